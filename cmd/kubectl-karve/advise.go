@@ -83,14 +83,9 @@ func (o *adviseOptions) run(ctx context.Context, s streams, now time.Time) error
 		return err
 	}
 	s.warn(c.controller)
-	for _, note := range c.notes {
-		s.note(note)
+	s.notes(c.notes...)
+	if !o.output.isData() {
+		s.notes(a.Notes...)
 	}
-	if o.output.isData() {
-		return o.output.data(s.out, &a)
-	}
-	for _, note := range a.Notes {
-		s.note(note)
-	}
-	return a.Text(s.out)
+	return o.output.print(s.out, &a, a.Text)
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"slices"
 	"time"
 
@@ -83,11 +84,13 @@ func (o *costOptions) run(ctx context.Context, s streams, now time.Time) error {
 	}
 	switch o.format {
 	case "":
-		return l.Text(s.out)
-	case "csv":
-		for _, note := range l.Notes() {
-			s.note(note)
+		text, err := l.Text()
+		if err == nil {
+			_, err = io.WriteString(s.out, text)
 		}
+		return err
+	case "csv":
+		s.notes(l.Notes()...)
 		return l.CSV(s.out)
 	default:
 		return (&output{o.format}).data(s.out, l)

@@ -1,11 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
@@ -55,16 +54,7 @@ func (o *doctorOptions) run(ctx context.Context, s streams) error {
 	}
 	facts := live.facts(ctx, o.namespace)
 	d := diagnosis{Findings: append([]doctor.Finding{}, doctor.Check(facts)...)}
-	var out bytes.Buffer
-	if o.output.isData() {
-		err = o.output.data(&out, &d)
-	} else {
-		err = d.text(&out, paletteFor(s.out))
-	}
-	if err == nil {
-		_, err = s.out.Write(out.Bytes())
-	}
-	if err != nil {
+	if err := o.output.print(s.out, &d, func() string { return d.text(paletteFor(s.out)) }); err != nil {
 		return err
 	}
 	return d.verdict(facts)
@@ -90,14 +80,14 @@ func (d *diagnosis) verdict(facts *doctor.Facts) error {
 	return fmt.Errorf("%d problems must be fixed", n)
 }
 
-func (d *diagnosis) text(w io.Writer, colors palette) error {
+func (d *diagnosis) text(colors palette) string {
 	if len(d.Findings) == 0 {
-		_, err := fmt.Fprintln(w, "No problems found.")
-		return err
+		return "No problems found.\n"
 	}
+	var out strings.Builder
 	for i, f := range d.Findings {
 		if i > 0 {
-			fmt.Fprintln(w)
+			out.WriteString("\n")
 		}
 		severity := string(f.Severity)
 		switch f.Severity {
@@ -108,9 +98,7 @@ func (d *diagnosis) text(w io.Writer, colors palette) error {
 		case doctor.Unknown:
 			severity = colors.faint(severity)
 		}
-		if _, err := fmt.Fprintf(w, "%s  %s\n  %s\n  fix: %s\n", severity, colors.bold(plain.Line(f.Object)), plain.Line(f.Message), plain.Line(f.Fix)); err != nil {
-			return err
-		}
+		fmt.Fprintf(&out, "%s  %s\n  %s\n  fix: %s\n", severity, colors.bold(plain.Line(f.Object)), plain.Line(f.Message), plain.Line(f.Fix))
 	}
-	return nil
+	return out.String()
 }

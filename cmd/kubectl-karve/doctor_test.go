@@ -75,8 +75,7 @@ func TestVerdictCountsErrorsAndNeedsFacts(t *testing.T) {
 	if err := two.verdict(&doctor.Facts{}); err == nil || err.Error() != "2 problems must be fixed" {
 		t.Error(err)
 	}
-	var out bytes.Buffer
-	if err := two.text(&out, palette{}); err != nil || !strings.HasPrefix(out.String(), "error  x\n  is so\n  fix: do it\n\nerror  x\n") {
-		t.Errorf("%v:\n%s", err, &out)
+	if text := two.text(palette{}); !strings.HasPrefix(text, "error  x\n  is so\n  fix: do it\n\nerror  x\n") {
+		t.Errorf("%s", text)
 	}
 }

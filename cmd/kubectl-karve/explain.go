@@ -1,12 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -118,7 +116,7 @@ func (c connection) owner(typed string) (string, error) {
 
 // answer is what explain prints.
 type answer interface {
-	Text(w io.Writer, now time.Time, wide bool) error
+	Text(now time.Time, wide bool) string
 }
 
 // run reads, explains and writes. It writes nothing if it fails.
@@ -150,15 +148,6 @@ func (o *explainOptions) run(ctx context.Context, s streams, kind, name string) 
 	if err != nil {
 		return err
 	}
-	var out bytes.Buffer
-	if o.output.isData() {
-		err = o.output.data(&out, a)
-	} else {
-		err = a.Text(&out, cluster.Now, o.output.wide())
-	}
-	if err != nil {
-		return err
-	}
 	s.warn(cluster.controller)
 	if cluster.from.Assumed != "" && !slices.Contains(cluster.notes, cluster.from.Assumed) {
 		cluster.notes = append(cluster.notes, cluster.from.Assumed)
@@ -167,11 +156,8 @@ func (o *explainOptions) run(ctx context.Context, s streams, kind, name string) 
 		cluster.notes = append(cluster.notes, noBudgets(failed))
 	}
 	cluster.notes = append(cluster.notes, planningNotes(cluster.Cluster)...)
-	for _, note := range cluster.notes {
-		s.note(note)
-	}
-	_, err = s.out.Write(out.Bytes())
-	return err
+	s.notes(cluster.notes...)
+	return o.output.print(s.out, a, func() string { return a.Text(cluster.Now, o.output.wide()) })
 }
 
 // ownedBy returns those of what controls pods that a workload controls itself, directly or through others, as a JobSet does with its Jobs. It asks the cluster only

@@ -170,19 +170,12 @@ func (r *factReader) rights(ctx context.Context) {
 		r.missed("permissions of the controller", "", err)
 		return
 	}
-	denied, errs := make([]bool, len(all)), make([]error, len(all))
-	var group sync.WaitGroup
-	turns := make(chan struct{}, reviews)
-	for i := range all {
-		turns <- struct{}{}
-		group.Go(func() {
-			denied[i], errs[i] = r.denied(ctx, all[i])
-			<-turns
-		})
-	}
-	group.Wait()
-	if err := errors.Join(errs...); err != nil {
-		r.missed("permissions of the controller", "create subjectaccessreviews.authorization.k8s.io", errs[slices.IndexFunc(errs, func(err error) bool { return err != nil })])
+	denied := make([]bool, len(all))
+	if err := review(len(all), func(i int) (err error) {
+		denied[i], err = r.denied(ctx, all[i])
+		return err
+	}); err != nil {
+		r.missed("permissions of the controller", "create subjectaccessreviews.authorization.k8s.io", err)
 		return
 	}
 	for i, no := range denied {

@@ -163,27 +163,6 @@ func (b *bounded) readPath(name string, recursive bool) ([]manifests.File, error
 	return files, nil
 }
 
-// writeWhole writes a file that everybody may read. A file at the path is replaced only when all has been written, and something else than a file, such as
-// a pipe, is written to.
-func writeWhole(path string, content []byte) error {
-	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
-		return os.WriteFile(path, content, 0o644) //nolint:gosec // G306: see above.
-	}
-	part, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.part")
-	if err != nil {
-		return err
-	}
-	_, err = part.Write(content)
-	err = errors.Join(err, part.Chmod(0o644), part.Close())
-	if err == nil {
-		err = os.Rename(part.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(part.Name()))
-	}
-	return nil
-}
-
 // maxFiles is the maximum number of manifests in a directory.
 const maxFiles = 10_000
 

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -81,39 +80,27 @@ func (o *inspectOptions) print(s streams, all *overview.Overview, names []string
 		all = one
 	}
 	s.warn(all.Controller)
-	for _, note := range slices.Concat(agentNotes(all.Nodes), statedNotes(all.Pods)) {
-		s.note(note)
-	}
-	if o.output.isData() {
-		return o.output.data(s.out, all)
-	}
+	s.notes(slices.Concat(agentNotes(all.Nodes), statedNotes(all.Pods))...)
+	return o.output.print(s.out, all, func() string { return o.text(all, len(names) == 0, paletteFor(s.out)) })
+}
+
+// text returns the tables of an overview. reservations adds those of reservations.
+func (o *inspectOptions) text(all *overview.Overview, reservations bool, colors palette) string {
 	if len(all.Nodes) == 0 {
-		_, err := fmt.Fprintln(s.out, "No node has shared GPUs.")
-		return err
+		return "No node has shared GPUs.\n"
 	}
-	var out strings.Builder
-	colors := paletteFor(s.out)
-	nodes := inspectTable(all, o.output.wide(), colors)
-	if err := nodes.Write(&out); err != nil {
-		return err
-	}
+	tables := []table.Table{inspectTable(all, o.output.wide(), colors)}
 	if o.detail {
-		held := holdersTable(all, o.output.wide())
-		out.WriteString("\n")
-		if err := held.Write(&out); err != nil {
-			return err
-		}
+		tables = append(tables, holdersTable(all, o.output.wide()))
 	}
-	if len(all.Reservations) > 0 && len(names) == 0 {
-		reserved := reservationsTable(all)
-		out.WriteString("\n")
-		if err := reserved.Write(&out); err != nil {
-			return err
-		}
+	if len(all.Reservations) > 0 && reservations {
+		tables = append(tables, reservationsTable(all))
 	}
-	fmt.Fprintf(&out, "\n%s\n", colors.bold(totalsLine(&all.Totals)))
-	_, err := io.WriteString(s.out, out.String())
-	return err
+	text := ""
+	for i := range tables {
+		text += tables[i].String() + "\n"
+	}
+	return text + colors.bold(totalsLine(&all.Totals)) + "\n"
 }
 
 // reservationsTable returns a table with a row for each reservation.

@@ -34,6 +34,15 @@ func (o *output) wide() bool { return o.format == "wide" }
 // isData reports whether values are printed as JSON or YAML.
 func (o *output) isData() bool { return o.format == "json" || o.format == "yaml" }
 
+// print writes a value as JSON or YAML, or else its text.
+func (o *output) print(out io.Writer, v any, text func() string) error {
+	if o.isData() {
+		return o.data(out, v)
+	}
+	_, err := io.WriteString(out, text())
+	return err
+}
+
 // data writes a value as JSON or YAML.
 func (o *output) data(out io.Writer, v any) error {
 	text, err := json.MarshalIndent(v, "", "  ")

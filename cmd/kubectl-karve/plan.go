@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
-	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/catalog/builtin"
 	"karve.sh/karve/pkg/catalog/published"
@@ -126,16 +125,22 @@ func (o *planOptions) run(ctx context.Context, s streams) error {
 		return err
 	}
 	notes := c.notes
-	var out bytes.Buffer
+	var made any
+	var text func() string
 	var broken error
 	switch {
 	case len(strategies) > 0:
-		err = o.compare(&out, c.Cluster, strategies, replicas)
+		var comparison quote.Comparison
+		comparison, err = quote.Compare(c.Cluster, strategies, replicas, o.search)
+		made, text = &comparison, comparison.Text
 	case len(replicas) > 0:
-		err = o.sweep(&out, c.Cluster, replicas)
+		var sweep quote.Sweep
+		sweep, err = quote.SweepOf(c.Cluster, replicas, o.search)
+		made, text = &sweep, sweep.Text
 	default:
 		var q quote.Quote
-		if q, err = o.plan(&out, &c); err == nil {
+		if q, err = o.plan(&c); err == nil {
+			made, text = &q, func() string { return q.Text(o.output.wide()) }
 			notes = slices.Concat(notes, unservedNotes(&q), annotationNotes(c.Pods))
 			broken = o.conditions.check(&q, limit)
 		}
@@ -144,16 +149,15 @@ func (o *planOptions) run(ctx context.Context, s streams) error {
 		return err
 	}
 	s.warn(c.controller)
-	for _, note := range notes {
-		s.note(note)
-	}
-	if _, err := s.out.Write(out.Bytes()); err != nil {
+	s.notes(notes...)
+	if err := o.output.print(s.out, made, text); err != nil {
 		return err
 	}
 	return broken
 }
 
-func (o *planOptions) plan(out io.Writer, c *source) (quote.Quote, error) {
+// plan plans for the pods of a source.
+func (o *planOptions) plan(c *source) (quote.Quote, error) {
 	q, err := quote.Of(c.Cluster, o.search)
 	if err != nil {
 		return q, err
@@ -165,32 +169,7 @@ func (o *planOptions) plan(out io.Writer, c *source) (quote.Quote, error) {
 	for _, u := range c.skipped.Unplanned {
 		q.Unplanned = append(q.Unplanned, quote.Unplanned{Object: u.Object, Message: u.Why})
 	}
-	if o.output.isData() {
-		return q, o.output.data(out, &q)
-	}
-	return q, q.Text(out, o.output.wide())
-}
-
-func (o *planOptions) sweep(out io.Writer, c *facts.Cluster, replicas []int32) error {
-	sweep, err := quote.SweepOf(c, replicas, o.search)
-	if err != nil {
-		return err
-	}
-	if o.output.isData() {
-		return o.output.data(out, &sweep)
-	}
-	return sweep.Text(out)
-}
-
-func (o *planOptions) compare(out io.Writer, c *facts.Cluster, strategies []v1alpha1.Strategy, replicas []int32) error {
-	comparison, err := quote.Compare(c, strategies, replicas, o.search)
-	if err != nil {
-		return err
-	}
-	if o.output.isData() {
-		return o.output.data(out, &comparison)
-	}
-	return comparison.Text(out)
+	return q, nil
 }
 
 // search returns the solver for one plan, which stops when the budget is spent.

@@ -137,12 +137,12 @@ func (a *all) print(out io.Writer) {
 		answered(s, &node, err)
 	}
 	if q, err := quote.Of(a.Cluster, func() solve.Solver { return solve.Solver{} }); err == nil {
-		_, _ = q.Text(out, false), q.Text(out, true)
+		_, _ = io.WriteString(out, q.Text(false)+q.Text(true))
 	}
 	a.Facts.Cluster = a.Cluster
-	_ = (&diagnosis{doctor.Check(a.Facts)}).text(out, paletteFor(out))
+	_, _ = io.WriteString(out, (&diagnosis{doctor.Check(a.Facts)}).text(paletteFor(out)))
 	r := rollout.OverviewOf(a.Rollout)
-	_ = rolloutText(out, &r, noon)
+	_, _ = io.WriteString(out, rolloutText(&r, noon))
 }
 
 func answered(s streams, a answer, err error) {
@@ -150,7 +150,7 @@ func answered(s streams, a answer, err error) {
 		s.error(err)
 		return
 	}
-	_ = a.Text(s.out, overviewtest.Now, true)
+	_, _ = io.WriteString(s.out, a.Text(overviewtest.Now, true))
 }
 
 // ours matches the sequences of a palette.

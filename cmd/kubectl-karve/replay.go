@@ -99,16 +99,11 @@ func (o *replayOptions) run(ctx context.Context, s streams, args []string, now t
 	traces.Left = append(recording.Left, traces.Left...)
 	compared, err := replay.Compare(traces)
 	s.warn(c.controller)
-	for _, note := range slices.Concat(notes, c.notes, leftNotes(compared.Left)) {
-		s.note(note)
-	}
+	s.notes(slices.Concat(notes, c.notes, leftNotes(compared.Left))...)
 	if err != nil {
 		return err
 	}
-	if o.output.isData() {
-		return o.output.data(s.out, &compared)
-	}
-	return compared.Text(s.out)
+	return o.output.print(s.out, &compared, compared.Text)
 }
 
 // leftNotes describes what is left out, and why.

@@ -2,11 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
-	"sync"
 
+	"golang.org/x/sync/errgroup"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -17,22 +16,26 @@ import (
 // reviews is the number of rights that are checked concurrently.
 const reviews = 32
 
+// review calls f for each index below n, several at a time.
+func review(n int, f func(i int) error) error {
+	var group errgroup.Group
+	group.SetLimit(reviews)
+	for i := range n {
+		group.Go(func() error { return f(i) })
+	}
+	return group.Wait()
+}
+
 // may asks the API server whether the user has each of the rights.
 func (c connection) may(ctx context.Context, rights []doctor.Right) ([]bool, error) {
-	allowed, errs := make([]bool, len(rights)), make([]error, len(rights))
-	var group sync.WaitGroup
-	turns := make(chan struct{}, reviews)
-	for i := range rights {
-		turns <- struct{}{}
-		group.Go(func() {
-			review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: attributesOf(rights[i])}}
-			errs[i] = c.Create(ctx, review)
-			allowed[i] = review.Status.Allowed
-			<-turns
-		})
-	}
-	group.Wait()
-	return allowed, errors.Join(errs...)
+	allowed := make([]bool, len(rights))
+	err := review(len(rights), func(i int) error {
+		asked := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: attributesOf(rights[i])}}
+		err := c.Create(ctx, asked)
+		allowed[i] = asked.Status.Allowed
+		return err
+	})
+	return allowed, err
 }
 
 func attributesOf(r doctor.Right) *authorizationv1.ResourceAttributes {
@@ -53,12 +56,11 @@ func (c connection) servesResource(r doctor.Right) bool {
 // checkRights begins to check the rights of a verb of which nothing else would report that they are missing. It returns a function that waits for the answer: notes on
 // what the verb does without some of them, or an error if it needs one. It returns neither if the user may not ask.
 func (c connection) checkRights(ctx context.Context, verb string, in doctor.Namespaces) func() ([]string, error) {
-	type answer struct {
-		notes []string
-		err   error
-	}
-	found := make(chan answer, 1)
+	found := make(chan struct{})
+	var notes []string
+	var failed error
 	go func() {
+		defer close(found)
 		var needs []doctor.Need
 		var rights []doctor.Right
 		for _, n := range doctor.NeedsOf(verb, in) {
@@ -67,7 +69,6 @@ func (c connection) checkRights(ctx context.Context, verb string, in doctor.Name
 			}
 		}
 		allowed, err := c.may(ctx, rights)
-		var a answer
 		var missing, does []string
 		without := map[string][]string{}
 		for i, n := range needs {
@@ -83,15 +84,14 @@ func (c connection) checkRights(ctx context.Context, verb string, in doctor.Name
 			}
 		}
 		for _, d := range does {
-			a.notes = append(a.notes, fmt.Sprintf("you may not %s: %s", joinWords(without[d]), d))
+			notes = append(notes, fmt.Sprintf("you may not %s: %s", joinWords(without[d]), d))
 		}
 		if len(missing) > 0 {
-			a.err = fmt.Errorf("forbidden: you may not %s: docs/cli.md lists the permissions for each verb", joinWords(missing))
+			failed = fmt.Errorf("forbidden: you may not %s: docs/cli.md lists the permissions for each verb", joinWords(missing))
 		}
-		found <- a
 	}()
 	return func() ([]string, error) {
-		a := <-found
-		return a.notes, a.err
+		<-found
+		return notes, failed
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -175,10 +174,7 @@ func (c connection) rolloutStatus(ctx context.Context, out io.Writer, name strin
 		return err
 	}
 	seen := rollout.OverviewOf(r)
-	if format.isData() {
-		return format.data(out, &seen)
-	}
-	return rolloutText(out, &seen, now)
+	return format.print(out, &seen, func() string { return rolloutText(&seen, now) })
 }
 
 func (c connection) rolloutList(ctx context.Context, out io.Writer, format output, now time.Time) error {
@@ -191,15 +187,13 @@ func (c connection) rolloutList(ctx context.Context, out io.Writer, format outpu
 		seen = append(seen, rollout.OverviewOf(&list.Items[i]))
 	}
 	slices.SortFunc(seen, func(a, b rollout.Overview) int { return cmp.Compare(a.Name, b.Name) })
-	if format.isData() {
-		return format.data(out, seen)
-	}
-	if len(seen) == 0 {
-		_, err := fmt.Fprintln(out, "There are no GPUImageRollouts.")
-		return err
-	}
-	t := rolloutTable(seen, now, format.wide())
-	return t.Write(out)
+	return format.print(out, seen, func() string {
+		if len(seen) == 0 {
+			return "There are no GPUImageRollouts.\n"
+		}
+		t := rolloutTable(seen, now, format.wide())
+		return t.String()
+	})
 }
 
 // rolloutTable returns a row for each rollout.
@@ -236,22 +230,16 @@ func rolloutTable(all []rollout.Overview, now time.Time, wide bool) table.Table 
 	return t
 }
 
-// rolloutText writes a rollout with its steps.
-func rolloutText(w io.Writer, o *rollout.Overview, now time.Time) error {
-	var out strings.Builder
+// rolloutText returns a rollout with its steps.
+func rolloutText(o *rollout.Overview, now time.Time) string {
 	t := rolloutTable([]rollout.Overview{*o}, now, false)
-	if err := t.Write(&out); err != nil {
-		return err
-	}
+	text := t.String()
 	if len(o.Stages) > 0 {
-		out.WriteString("\n")
 		steps := table.Table{Columns: []table.Column{{Title: "STEP"}, {Title: "STATE"}, {}}}
 		for _, stage := range o.Stages {
 			steps.Add(string(stage.Step), stage.State, stage.Words)
 		}
-		if err := steps.Write(&out); err != nil {
-			return err
-		}
+		text += "\n" + steps.String()
 	}
 	more := table.Table{Columns: []table.Column{{}, {}}}
 	if o.WaitsFor != "" {
@@ -264,11 +252,7 @@ func rolloutText(w io.Writer, o *rollout.Overview, now time.Time) error {
 		more.Add("Distrusted", fmt.Sprintf("%s since %s: %s", d.Release, d.Since.UTC().Format(time.RFC3339), d.Message))
 	}
 	if len(more.Rows) > 0 {
-		out.WriteString("\n")
-		if err := more.Write(&out); err != nil {
-			return err
-		}
+		text += "\n" + more.String()
 	}
-	_, err := io.WriteString(w, out.String())
-	return err
+	return text
 }

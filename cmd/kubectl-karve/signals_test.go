@@ -229,29 +229,3 @@ func TestAPlanEndsAtASignal(t *testing.T) {
 	time.Sleep(2 * time.Second) // It takes minutes.
 	interrupt(t, cmd, syscall.SIGINT)
 }
-
-func TestAnUnwritableChartLeavesNothingBehind(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	path := filepath.Join(dir, "chart.svg")
-	if err := os.Mkdir(path+"2", 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := writeWhole(path, []byte("a")); err != nil {
-		t.Fatal(err)
-	}
-	if err := writeWhole(path, []byte("bc")); err != nil {
-		t.Fatal(err)
-	}
-	if err := writeWhole(path+"2", nil); err == nil {
-		t.Error("a directory was written")
-	}
-	if err := writeWhole(os.DevNull, []byte("d")); err != nil {
-		t.Error(err)
-	}
-	content, err := os.ReadFile(path)
-	entries, _ := os.ReadDir(dir)
-	if err != nil || string(content) != "bc" || len(entries) != 2 {
-		t.Errorf("%q in %v, %v", content, entries, err)
-	}
-}

@@ -106,24 +106,15 @@ func (o *topOptions) validate() error {
 
 func (o *topOptions) print(s streams, all *overview.Overview, tableOf func(*topOptions, *overview.Overview) table.Table, notes []string) error {
 	s.warn(all.Controller)
-	for _, note := range notes {
-		s.note(note)
-	}
+	s.notes(notes...)
 	o.sort(all)
-	if o.output.isData() {
-		return o.output.data(s.out, all)
-	}
-	t := tableOf(o, all)
-	if len(t.Rows) == 0 {
-		_, err := fmt.Fprintln(s.out, o.podsOf.none("holds a shared GPU."))
-		return err
-	}
-	var out strings.Builder
-	if err := t.Write(&out); err != nil {
-		return err
-	}
-	_, err := io.WriteString(s.out, out.String())
-	return err
+	return o.output.print(s.out, all, func() string {
+		t := tableOf(o, all)
+		if len(t.Rows) == 0 {
+			return o.podsOf.none("holds a shared GPU.") + "\n"
+		}
+		return t.String()
+	})
 }
 
 // sort sorts nodes and pods. Unknown values come last.

@@ -174,10 +174,8 @@ var (
 
 // lines returns the summary with the titles, and a row for each node or pod.
 func (v *view) lines() (head, rows []string) {
-	var text strings.Builder
 	t := v.fitting()
-	_ = t.Write(&text) // Writing to memory does not fail.
-	rows = strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")
+	rows = strings.Split(strings.TrimSuffix(t.String(), "\n"), "\n")
 	head = append(v.summary(), "", v.colors.faint(rows[0]))
 	return head, rows[1:]
 }

@@ -2,7 +2,6 @@ package advice
 
 import (
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
@@ -30,8 +29,8 @@ func (a *Advice) paid() string {
 	return strings.Join(all, " ")
 }
 
-// Text writes the advice for people.
-func (a *Advice) Text(out io.Writer) error {
+// Text returns the advice for people.
+func (a *Advice) Text() string {
 	var b strings.Builder
 	const minute = "2006-01-02 15:04"
 	wrap(&b, "", fmt.Sprintf("%s to %s UTC: %s, %s, %.1f at a time.", a.From.UTC().Format(minute), a.To.UTC().Format(minute),
@@ -40,8 +39,7 @@ func (a *Advice) Text(out io.Writer) error {
 	b.WriteString("\n")
 	if len(a.Steps) == 0 {
 		wrap(&b, "", "No change is worth it: the replay denies, or the measurements forbid, all that would save half a percent or more.")
-		_, err := io.WriteString(out, b.String())
-		return err
+		return b.String()
 	}
 	wrap(&b, "", fmt.Sprintf("With all of the following, the replay costs $%s, %s less: $%s in 30 days. Each step saves this after the ones before it. Change the manifests if something applies them, such as Argo CD or Flux.",
 		dollars(a.After), a.part(a.Replayed-a.After), dollars(a.monthly(a.Replayed-a.After))))
@@ -56,8 +54,7 @@ func (a *Advice) Text(out io.Writer) error {
 			c.text(&b)
 		}
 	}
-	_, err := io.WriteString(out, b.String())
-	return err
+	return b.String()
 }
 
 func (c *Change) text(b *strings.Builder) {

@@ -93,16 +93,13 @@ func (g Grouping) Cells(k Key) []string {
 	return []string{name}
 }
 
-// Text writes the ledger as a table.
-func (l *Ledger) Text(w io.Writer) error {
+// Text returns the ledger as a table.
+func (l *Ledger) Text() (string, error) {
 	by, err := ParseGrouping(l.By)
 	if err != nil {
-		return err
+		return "", err
 	}
 	head := append([]string{fmt.Sprintf("%s, %d h", l.Range, l.Hours())}, l.Notes()...)
-	if _, err := io.WriteString(w, strings.Join(head, "\n")+"\n\n"); err != nil {
-		return err
-	}
 	rows, totals := l.Cents()
 	var t table.Table
 	for _, title := range by.Titles() {
@@ -123,7 +120,7 @@ func (l *Ledger) Text(w io.Writer) error {
 	name := make([]string, len(by.Titles()))
 	name[0] = "total"
 	t.Add(slices.Concat(name, l.amounts(totals, list, l.Total, both))...)
-	return t.Write(w)
+	return strings.Join(head, "\n") + "\n\n" + t.String(), nil
 }
 
 // amounts returns the cells with the amounts of a row. both adds the list price.

@@ -15,10 +15,11 @@ func TestALedgerIsATableAndCSV(t *testing.T) {
 	m := october(t)
 	m.Coverage, m.UnpricedHours = cost.CoverageOf(m.Range, nil), 2.5
 	l := cost.Build(m, cost.Grouping{Dimension: cost.ByNamespace})
-	var text, csv strings.Builder
-	if err := l.Text(&text); err != nil {
+	text, err := l.Text()
+	if err != nil {
 		t.Fatal(err)
 	}
+	var csv strings.Builder
 	if err := l.CSV(&csv); err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +40,7 @@ total        35.00    14.50         1.00     50.50   100.0 %
 2026-10-01T12:00:00Z,2026-10-03T13:00:00Z,(unused),0.00,5.00,0.00,5.00,5.00
 2026-10-01T12:00:00Z,2026-10-03T13:00:00Z,(unknown),0.50,0.12,0.00,0.62,0.62
 `
-	if diff := cmp.Diff(wantText, text.String()); diff != "" {
+	if diff := cmp.Diff(wantText, text); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(wantCSV, csv.String()); diff != "" {
@@ -47,7 +48,6 @@ total        35.00    14.50         1.00     50.50   100.0 %
 	}
 	// With a discount, there is one more column.
 	m.Machines = append(m.Machines, cost.Machines{Span: 1, Pool: "small", Class: "t4", For: bill.Idle, Discount: 2.5})
-	text.Reset()
 	const wantBoth = `NAMESPACE   USED $   IDLE $   OVERHEAD $   TOTAL $   LIST $     SHARE
 ml           20.00     6.00         0.00     26.00    26.00    51.5 %
 web          14.50     3.38         1.00     18.88    18.88    37.4 %
@@ -55,8 +55,8 @@ web          14.50     3.38         1.00     18.88    18.88    37.4 %
 (unknown)     0.50     0.12         0.00      0.62     0.62     1.2 %
 total        35.00    14.50         1.00     50.50    53.00   100.0 %
 `
-	if err := cost.Build(m, cost.Grouping{Dimension: cost.ByNamespace}).Text(&text); err != nil || !strings.HasSuffix(text.String(), "\n\n"+wantBoth) {
-		t.Errorf("%v, want\n%s\ngot\n%s", err, wantBoth, text.String())
+	if text, err := cost.Build(m, cost.Grouping{Dimension: cost.ByNamespace}).Text(); err != nil || !strings.HasSuffix(text, "\n\n"+wantBoth) {
+		t.Errorf("%v, want\n%s\ngot\n%s", err, wantBoth, text)
 	}
 	for by, want := range map[string]string{
 		"owner": "NAMESPACE   KIND         OWNER       USED $", "pod": "NAMESPACE   POD", "label:team": "LABEL team   USED $", "pool": "POOL    USED $", "class": "CLASS   USED $",
@@ -69,12 +69,12 @@ total        35.00    14.50         1.00     50.50    53.00   100.0 %
 		for i := range m.Uses {
 			m.Uses[i].By.Kind, m.Uses[i].By.Name = "Deployment", []string{"", "a"}[i%2]
 		}
-		text.Reset()
-		if err := cost.Build(m, grouping).Text(&text); err != nil || !strings.Contains(text.String(), want) {
-			t.Errorf("by %s: %v\n%s", by, err, text.String())
+		text, err := cost.Build(m, grouping).Text()
+		if err != nil || !strings.Contains(text, want) {
+			t.Errorf("by %s: %v\n%s", by, err, text)
 		}
-		if by == "label:team" && !strings.Contains(text.String(), "(no label)") {
-			t.Errorf("pods without the label have no row:\n%s", text.String())
+		if by == "label:team" && !strings.Contains(text, "(no label)") {
+			t.Errorf("pods without the label have no row:\n%s", text)
 		}
 	}
 }

@@ -2,7 +2,6 @@ package explain
 
 import (
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,8 +16,8 @@ import (
 // unknown stands for an unknown value.
 const unknown = "-"
 
-// Text writes the answer as text. Times are relative to now. If wide is true, it includes the planner's messages and the rules of the pod.
-func (a *PodAnswer) Text(w io.Writer, now time.Time, wide bool) error {
+// Text returns the answer as text. Times are relative to now. If wide is true, it includes the planner's messages and the rules of the pod.
+func (a *PodAnswer) Text(now time.Time, wide bool) string {
 	parts := []string{a.Pod, string(a.State) + sinceWords(a.Since, now)}
 	if a.Wants.Resource != "" {
 		wants := fmt.Sprintf("wants %d %s", a.Wants.Replicas, a.Wants.Resource)
@@ -27,7 +26,7 @@ func (a *PodAnswer) Text(w io.Writer, now time.Time, wide bool) error {
 		}
 		parts = append(parts, wants)
 	}
-	out := &page{w: w}
+	var out page
 	out.line(strings.Join(parts, "   "))
 	if len(a.Pools) == 0 || wide {
 		out.line("It " + withStop(a.Summary))
@@ -53,7 +52,7 @@ func (a *PodAnswer) Text(w io.Writer, now time.Time, wide bool) error {
 		}
 		out.section(rules)
 	}
-	return out.err
+	return out.String()
 }
 
 func (a *PodAnswer) pools(wide bool) table.Table {
@@ -140,16 +139,16 @@ func (m *Move) words() string {
 	return sentence(parts...)
 }
 
-// Text writes the answer as text. Times are relative to now. If wide is true, it also includes the reasons that the node does not have.
-func (a *NodeAnswer) Text(w io.Writer, now time.Time, wide bool) error {
-	out := &page{w: w}
+// Text returns the answer as text. Times are relative to now. If wide is true, it also includes the reasons that the node does not have.
+func (a *NodeAnswer) Text(now time.Time, wide bool) string {
+	var out page
 	name := a.Node
 	if name == "" {
 		name = a.NodeClaim
 	}
 	if a.State == "" {
 		out.line(fmt.Sprintf("%s   %s", name, a.Summary))
-		return out.err
+		return out.String()
 	}
 	out.line(strings.Join([]string{
 		name, a.NodePool, orUnknownText(a.InstanceType), orUnknownText(a.Zone), orUnknownText(a.CapacityType), "$" + dollarsOr(a.Price) + "/h" + listOr(a.Price, a.ListPrice), fmt.Sprintf("%d/%d replicas", a.Held, a.Replicas), string(a.State) + sinceWords(a.Since, now),
@@ -183,24 +182,17 @@ func (a *NodeAnswer) Text(w io.Writer, now time.Time, wide bool) error {
 		t.Add(string(c.Reason), applies, ageOf(c.Since, now), due, orUnknownText(c.Message), orUnknownText(c.Kept))
 	}
 	out.section(t)
-	return out.err
+	return out.String()
 }
 
-// page writes lines and tables, and keeps the first error.
-type page struct {
-	w   io.Writer
-	err error
-}
+// page is a text of lines and tables.
+type page struct{ strings.Builder }
 
-func (p *page) line(text string) {
-	if p.err == nil {
-		_, p.err = io.WriteString(p.w, strings.TrimRight(plain.Line(text), " ")+"\n")
-	}
-}
+func (p *page) line(text string) { p.WriteString(strings.TrimRight(plain.Line(text), " ") + "\n") }
 
-// section writes a table after an empty line, unless it has no rows. Columns without a known value are left out.
+// section adds a table after an empty line, unless it has no rows. Columns without a known value are left out.
 func (p *page) section(t table.Table) {
-	if len(t.Rows) == 0 || p.err != nil {
+	if len(t.Rows) == 0 {
 		return
 	}
 	for i := len(t.Columns) - 1; i > 0; i-- {
@@ -212,10 +204,7 @@ func (p *page) section(t table.Table) {
 			t.Rows[j] = slices.Delete(t.Rows[j], i, i+1)
 		}
 	}
-	p.line("")
-	if p.err == nil {
-		p.err = t.Write(p.w)
-	}
+	p.WriteString("\n" + t.String())
 }
 
 // withStop ends a text with a full stop.

@@ -58,19 +58,19 @@ func TestAnswersAsText(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var got strings.Builder
+			var got string
 			x := explainer(c.cluster)
 			kind, object, _ := strings.Cut(c.object, "/")
 			var err error
 			if kind == "pod" {
 				a, notFound := x.Pod("default", object)
 				if err = notFound; err == nil {
-					err = a.Text(&got, Now, c.wide)
+					got = a.Text(Now, c.wide)
 				}
 			} else {
 				a, notFound := x.Node(object)
 				if err = notFound; err == nil {
-					err = a.Text(&got, Now, c.wide)
+					got = a.Text(Now, c.wide)
 				}
 			}
 			if err != nil {
@@ -78,7 +78,7 @@ func TestAnswersAsText(t *testing.T) {
 			}
 			golden := filepath.Join("testdata", name+".txt")
 			if *update {
-				if err := os.WriteFile(golden, []byte(got.String()), 0o600); err != nil {
+				if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
 					t.Fatal(err)
 				}
 				return
@@ -87,7 +87,7 @@ func TestAnswersAsText(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(string(want), got.String()); diff != "" {
+			if diff := cmp.Diff(string(want), got); diff != "" {
 				t.Errorf("(-want +got; -update accepts it)\n%s", diff)
 			}
 		})

@@ -3,7 +3,6 @@ package explain
 import (
 	"cmp"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -138,24 +137,18 @@ func briefState(now *attempt, pod *corev1.Pod) (PodState, planner.Reason) {
 	return PodForeign, ""
 }
 
-// Text writes the answer as text. Times are relative to now. If wide is true, it is like that of [PodAnswer.Text].
-func (a *WorkloadAnswer) Text(w io.Writer, now time.Time, wide bool) error {
+// Text returns the answer as text. Times are relative to now. If wide is true, it is like that of [PodAnswer.Text].
+func (a *WorkloadAnswer) Text(now time.Time, wide bool) string {
 	counts := make([]string, len(a.Groups))
 	for i, g := range a.Groups {
 		counts[i] = fmt.Sprintf("%d %s", g.Count, g.words())
 	}
-	out := &page{w: w}
+	var out page
 	out.line(fmt.Sprintf("%s %s   %s: %s", a.Kind, a.Workload, words.Count(a.Pods, "pod"), strings.Join(counts, ", ")))
 	for i := range a.Groups {
-		out.line("")
-		if out.err != nil {
-			return out.err
-		}
-		if err := a.Groups[i].Example.Text(w, now, wide); err != nil {
-			return err
-		}
+		out.WriteString("\n" + a.Groups[i].Example.Text(now, wide))
 	}
-	return out.err
+	return out.String()
 }
 
 func (g *PodGroup) words() string {

@@ -1,7 +1,6 @@
 package quote_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -37,11 +36,7 @@ func of(t testing.TB, c *facts.Cluster) quote.Quote {
 
 func text(t testing.TB, q *quote.Quote) string {
 	t.Helper()
-	var out bytes.Buffer
-	if err := q.Text(&out, false); err != nil {
-		t.Fatal(err)
-	}
-	return out.String()
+	return q.Text(false)
 }
 
 // launched returns the pods of the claims and the unplaced pods, and the price of the claims.
@@ -103,14 +98,7 @@ func TestQuoteHasEveryPodOnce(t *testing.T) {
 		if price != q.Price || q.Bound > q.Price || q.Karpenter == nil || *q.Karpenter < q.Bound && q.KarpenterUnplaced == 0 {
 			t.Errorf("claims cost %d, price %d, bound %d, Karpenter %v", price, q.Price, q.Bound, q.Karpenter)
 		}
-		var wide, narrow bytes.Buffer
-		if err := q.Text(&wide, true); err != nil {
-			t.Fatal(err)
-		}
-		if err := q.Text(&narrow, false); err != nil {
-			t.Fatal(err)
-		}
-		for line := range strings.Lines(wide.String() + narrow.String()) {
+		for line := range strings.Lines(q.Text(true) + q.Text(false)) {
 			if strings.TrimRight(line, " \n") != strings.TrimSuffix(line, "\n") {
 				t.Errorf("blanks at the end of %q", line)
 			}
@@ -145,9 +133,8 @@ func TestHeadroomChangesNoOtherPartOfQuote(t *testing.T) {
 			t.Errorf("the headroom for %d pods is wrong: %+v", wanted, h)
 		}
 		q.Headroom = h
-		var out bytes.Buffer
-		if err := q.Text(&out, rapid.Bool().Draw(t, "wide")); err != nil || !strings.Contains(out.String(), "plus headroom") {
-			t.Errorf("%v:\n%s", err, &out)
+		if text := q.Text(rapid.Bool().Draw(t, "wide")); !strings.Contains(text, "plus headroom") {
+			t.Errorf("%s", text)
 		}
 	})
 }
@@ -248,10 +235,7 @@ func TestCheapestOfSweepPlacesMostPods(t *testing.T) {
 	if sweep.Cheapest != 8 || sweep.Rows[1].Unplaced != 4 || sweep.Rows[0].Machines != 1 {
 		t.Errorf("%+v", sweep)
 	}
-	var out bytes.Buffer
-	if err := sweep.Text(&out); err != nil {
-		t.Fatal(err)
-	}
+	out := sweep.Text()
 	want := `REPLICAS PER GPU   MACHINES     $/H   AT LEAST   COMPUTE   REQUESTS
               16          1   0.526      0.526       6 %       30 %
                4          1   0.526      0.526      25 %     3.3 ms   4 pods without a place
@@ -264,7 +248,7 @@ of work, or the part of the requests that it answers if they queue up.
 
 No pod states how much GPU memory it needs (annotation karve.sh/gpu-memory), so memory does not limit how many share a GPU.
 `
-	if diff := cmp.Diff(want, out.String()); diff != "" {
+	if diff := cmp.Diff(want, out); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 }

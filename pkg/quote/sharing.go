@@ -3,7 +3,6 @@ package quote
 import (
 	"cmp"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strconv"
@@ -288,8 +287,8 @@ func withoutClaims(pods []corev1.Pod, driver string, gpu corev1.ResourceName, wh
 	return pods
 }
 
-// Text writes the comparison as text.
-func (c *Comparison) Text(w io.Writer) error {
+// Text returns the comparison as text.
+func (c *Comparison) Text() string {
 	var priced []*Prices
 	for i := range c.Rows {
 		priced = append(priced, &c.Rows[i].Prices)
@@ -322,7 +321,7 @@ func (c *Comparison) Text(w io.Writer) error {
 	if note := prices.note(); note != "" {
 		why = append(why, note)
 	}
-	return writeTable(w, &t, measured, strings.Join(slices.Compact(why), "\n"))
+	return tableText(&t, measured, strings.Join(slices.Compact(why), "\n"))
 }
 
 // perGPU returns the numbers of replicas of a GPU.

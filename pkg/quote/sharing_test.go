@@ -1,7 +1,6 @@
 package quote_test
 
 import (
-	"bytes"
 	"slices"
 	"strings"
 	"testing"
@@ -82,12 +81,9 @@ func TestPodsThatAStrategyCannotHoldAreCounted(t *testing.T) {
 	if r := got.Rows[1]; r.Example != "default/large" || !strings.Contains(r.Message, "states 6Gi of device memory") {
 		t.Errorf("without a place is %s: %s", r.Example, r.Message)
 	}
-	var out bytes.Buffer
-	if err := got.Text(&out); err != nil {
-		t.Fatal(err)
-	}
-	if words := "\n\nMPS: default/large has no place: states 6Gi of device memory"; !strings.Contains(out.String(), words) || !strings.Contains(out.String(), "   1 pod without a place") {
-		t.Errorf("it prints\n%s", out.String())
+	out := got.Text()
+	if words := "\n\nMPS: default/large has no place: states 6Gi of device memory"; !strings.Contains(out, words) || !strings.Contains(out, "   1 pod without a place") {
+		t.Errorf("it prints\n%s", out)
 	}
 }
 

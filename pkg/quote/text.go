@@ -3,7 +3,6 @@ package quote
 import (
 	"cmp"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,8 +14,8 @@ import (
 	"karve.sh/karve/pkg/words"
 )
 
-// Text writes the quote as text. Machines of the same kind share a line. If wide is true, each pod has its own line.
-func (q *Quote) Text(w io.Writer, wide bool) error {
+// Text returns the quote as text. Machines of the same kind share a line. If wide is true, each pod has its own line.
+func (q *Quote) Text(wide bool) string {
 	var out strings.Builder
 	switch {
 	case q.waiting == 0 && len(q.Refused)+len(q.Unplanned)+len(q.Unserved) > 0:
@@ -35,12 +34,9 @@ func (q *Quote) Text(w io.Writer, wide bool) error {
 		if out.Len() > 0 {
 			out.WriteString("\n")
 		}
-		if err := t.Write(&out); err != nil {
-			return err
-		}
+		out.WriteString(t.String())
 	}
-	_, err := io.WriteString(w, out.String())
-	return err
+	return out.String()
 }
 
 // claims returns the machines to launch, with one row for each kind.
@@ -270,8 +266,8 @@ func (q *Quote) refusals(t *table.Table, unplaced []Unplaced) {
 	}
 }
 
-// Text writes the sweep as text.
-func (s *Sweep) Text(w io.Writer) error {
+// Text returns the sweep as text.
+func (s *Sweep) Text() string {
 	var priced []*Prices
 	for i := range s.Rows {
 		priced = append(priced, &s.Rows[i].Prices)
@@ -296,21 +292,17 @@ func (s *Sweep) Text(w io.Writer) error {
 	if !s.statesMemory {
 		note = strings.TrimPrefix(note+"\n", "\n") + fmt.Sprintf("No pod states how much GPU memory it needs (annotation %s), so memory does not limit how many share a GPU.", v1alpha1.GPUMemoryAnnotation)
 	}
-	return writeTable(w, &t, measured, note)
+	return tableText(&t, measured, note)
 }
 
-// writeTable writes a table, what its measured columns mean, and a note, which may be "".
-func writeTable(w io.Writer, t *table.Table, measured *Busy, note string) error {
-	var out strings.Builder
-	if err := t.Write(&out); err != nil {
-		return err
-	}
+// tableText returns a table, what its measured columns mean, and a note, which may be "".
+func tableText(t *table.Table, measured *Busy, note string) string {
+	text := t.String()
 	if measured != nil {
-		out.WriteString(measured.legend())
+		text += measured.legend()
 	}
 	if note != "" {
-		out.WriteString("\n" + note + "\n")
+		text += "\n" + note + "\n"
 	}
-	_, err := io.WriteString(w, out.String())
-	return err
+	return text
 }

@@ -77,15 +77,12 @@ func TestQuoteShowsStepsToACheaperLayout(t *testing.T) {
 		t.Fatal(err)
 	}
 	for wide, first := range map[bool]string{false: "a and 1 more", true: "a,b"} {
-		var text strings.Builder
-		if err := q.Text(&text, wide); err != nil {
-			t.Fatal(err)
-		}
+		text := q.Text(wide)
 		for _, want := range []string{
 			"NODES TO DELETE", first, "0.226", "wasted $0.40 of the $0.40 that moving 10 pods costs; due now", "0.014", "wasted $0.40 of the $0.50 that this step and the 1 before it cost; due in about 25m",
 		} {
-			if !strings.Contains(text.String(), want) {
-				t.Errorf("%q is missing:\n%s", want, text.String())
+			if !strings.Contains(text, want) {
+				t.Errorf("%q is missing:\n%s", want, text)
 			}
 		}
 	}

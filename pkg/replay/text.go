@@ -2,7 +2,6 @@ package replay
 
 import (
 	"fmt"
-	"io"
 	"math"
 	"strconv"
 	"strings"
@@ -12,8 +11,8 @@ import (
 	"karve.sh/karve/pkg/words"
 )
 
-// Text writes the comparison as a table, and a chart of the prices over time.
-func (c *Comparison) Text(w io.Writer) error {
+// Text returns the comparison as a table, and a chart of the prices over time.
+func (c *Comparison) Text() string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "%s in %s, on average %.1f at a time\n\n", words.Count(c.Pods, "pod"), hours(c.Hours), c.Running)
 	t := table.Table{Columns: []table.Column{
@@ -34,15 +33,9 @@ func (c *Comparison) Text(w io.Writer) error {
 		t.Add(o.Policy, fmt.Sprintf("%.2f", usd(o.Total)), fmt.Sprintf("%.3f", usd(o.Mean)), saves, strconv.Itoa(o.Launched), strconv.Itoa(o.Peak), strconv.Itoa(o.Moved),
 			fmt.Sprintf("%.2f", usd(o.Cost())))
 	}
-	if err := t.Write(&out); err != nil {
-		return err
-	}
+	out.WriteString(t.String())
 	fmt.Fprintf(&out, "MACHINES were launched in all, and PEAK ran at a time. PODS MOVED were restarted by consolidation, each at an assumed $%.2f.\n\n", usd(c.Restart))
-	if err := c.chart(&out); err != nil {
-		return err
-	}
-	_, err := io.WriteString(w, out.String())
-	return err
+	return out.String() + c.chart()
 }
 
 func usd(m planner.MicroUSD) float64 { return float64(m) / 1e6 }
@@ -57,8 +50,8 @@ func hours(h float64) string {
 // blocks are the heights of a bar.
 var blocks = []rune(" ▁▂▃▄▅▆▇█")
 
-// chart writes a line for each policy, in which each bar is the average price of a part of the trace.
-func (c *Comparison) chart(w io.Writer) error {
+// chart returns a line for each policy, in which each bar is the average price of a part of the trace.
+func (c *Comparison) chart() string {
 	highest, bars := planner.MicroUSD(1), 0
 	for _, o := range c.Outcomes {
 		for _, price := range o.Series {
@@ -76,5 +69,5 @@ func (c *Comparison) chart(w io.Writer) error {
 		t.Add(o.Policy, strings.TrimRight(line.String(), " "))
 	}
 	t.Add("", fmt.Sprintf("%d bars of %s, the highest is $%.2f an hour", bars, hours(c.Hours/float64(max(1, bars))), usd(highest)))
-	return t.Write(w)
+	return t.String()
 }

@@ -2,7 +2,6 @@
 package table
 
 import (
-	"io"
 	"regexp"
 	"slices"
 	"strings"
@@ -63,8 +62,8 @@ func (t *Table) wide() int {
 	return sum - len(gap)
 }
 
-// Write writes the table without trailing spaces. It returns the error of w.
-func (t *Table) Write(w io.Writer) error {
+// String returns the table without trailing spaces.
+func (t *Table) String() string {
 	rows := t.Rows
 	titles := make([]string, len(t.Columns))
 	for i, c := range t.Columns {
@@ -81,6 +80,7 @@ func (t *Table) Write(w io.Writer) error {
 			widths[i] = max(widths[i], width(cell))
 		}
 	}
+	var out strings.Builder
 	for _, row := range rows {
 		var line strings.Builder
 		for i, cell := range row {
@@ -91,11 +91,9 @@ func (t *Table) Write(w io.Writer) error {
 				line.WriteString(cell + blanks + gap)
 			}
 		}
-		if _, err := io.WriteString(w, strings.TrimRight(line.String(), " ")+"\n"); err != nil {
-			return err
-		}
+		out.WriteString(strings.TrimRight(line.String(), " ") + "\n")
 	}
-	return nil
+	return out.String()
 }
 
 // color matches a sequence that sets the color of the text after it.

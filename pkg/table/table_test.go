@@ -16,12 +16,8 @@ func TestColorsTakeNoRoom(t *testing.T) {
 	tab := table.Table{Columns: []table.Column{{Title: "NAME"}, {Title: "$/H", Right: true}, {Title: "STATE"}}}
 	tab.Add("a", "0.526", "\x1b[32mReady\x1b[0m")
 	tab.Add("\x1b[1;31mé-longer\x1b[0m", "12.000", "")
-	var out strings.Builder
-	if err := tab.Write(&out); err != nil {
-		t.Fatal(err)
-	}
 	want := "NAME          $/H   STATE\na           0.526   \x1b[32mReady\x1b[0m\n\x1b[1;31mé-longer\x1b[0m   12.000\n"
-	if diff := cmp.Diff(want, out.String()); diff != "" {
+	if diff := cmp.Diff(want, tab.String()); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -30,9 +26,8 @@ func TestTextDoesNotControlTheTerminal(t *testing.T) {
 	t.Parallel()
 	tab := table.Table{Columns: []table.Column{{}, {}}}
 	tab.Add("a\x1b[2Jb\r\n\x1b]0;title\a\u009b1m", "\x1b[31mred\x1b[0m")
-	var out strings.Builder
-	if err := tab.Write(&out); err != nil || out.String() != "a[2Jb ]0;title1m   \x1b[31mred\x1b[0m\n" {
-		t.Errorf("%q, %v", out.String(), err)
+	if out := tab.String(); out != "a[2Jb ]0;title1m   \x1b[31mred\x1b[0m\n" {
+		t.Errorf("%q", out)
 	}
 }
 
@@ -40,9 +35,8 @@ func TestAColumnIsNotWiderThanALine(t *testing.T) {
 	t.Parallel()
 	tab := table.Table{Columns: []table.Column{{}, {}}}
 	tab.Add("\x1b[31m"+strings.Repeat("x", 10*plain.MaxLine)+"\x1b[0m", "b")
-	var out strings.Builder
-	if err := tab.Write(&out); err != nil || out.String() != strings.Repeat("x", plain.MaxLine-1)+"…   b\n" {
-		t.Errorf("%d bytes, %v", out.Len(), err)
+	if out := tab.String(); out != strings.Repeat("x", plain.MaxLine-1)+"…   b\n" {
+		t.Errorf("%d bytes", len(out))
 	}
 }
 
@@ -50,9 +44,8 @@ func TestWithoutTitlesThereIsNoLineForThem(t *testing.T) {
 	t.Parallel()
 	tab := table.Table{Columns: []table.Column{{}, {}}}
 	tab.Add("a", "b")
-	var out strings.Builder
-	if err := tab.Write(&out); err != nil || out.String() != "a   b\n" {
-		t.Errorf("%q, %v", out.String(), err)
+	if out := tab.String(); out != "a   b\n" {
+		t.Errorf("%q", out)
 	}
 }
 
@@ -64,17 +57,14 @@ func TestTableAlignsColumns(t *testing.T) {
 		for range rapid.IntRange(1, 5).Draw(t, "rows") {
 			tab.Add(cell.Draw(t, "left"), cell.Draw(t, "right"), cell.Draw(t, "last"))
 		}
-		var out strings.Builder
-		if err := tab.Write(&out); err != nil {
-			t.Fatal(err)
-		}
-		lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+		out := tab.String()
+		lines := strings.Split(strings.TrimSuffix(out, "\n"), "\n")
 		const gap = "   "
 		at := len([]rune(lines[0])) - len("LAST") // where the last column begins and the column before it ends
 		for i, line := range lines[1:] {
 			runes := []rune(line)
 			if string(runes[at:]) != tab.Rows[i][2] || string(runes[at-len(gap):at]) != gap || runes[at-len(gap)-1] == ' ' || runes[0] == ' ' {
-				t.Fatalf("%q is not in columns", out.String())
+				t.Fatalf("%q is not in columns", out)
 			}
 		}
 	})

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -143,7 +144,7 @@ func (d *demo) planAhead(ctx context.Context) error {
 		return err
 	}
 	d.chapter("What Karve plans for examples/, as `kubectl karve plan -f examples/` prints it\n")
-	if err := q.Text(d.out, false); err != nil {
+	if _, err := io.WriteString(d.out, q.Text(false)); err != nil {
 		return err
 	}
 	d.chapter("What happens on a real control plane with Karpenter")
