@@ -237,7 +237,7 @@ func (c *counting) with(spots []Spot, class int) []Spot {
 // that place more pods than a given plan, or as many at a lower price, and returns the figures of the given plan if there are none. It is for about
 // eight pods.
 func CheaperUnderRules(s planner.Snapshot, than planner.Plan) (placed int, price planner.MicroUSD) {
-	o := newRuled(s, func(planner.Class, string) bool { return true })
+	o := newOracle(s, func(planner.Class, string) bool { return true })
 	o.most, o.price = len(PlacedPods(than)), than.Price
 	left, least := Cheapest(s)
 	o.enough = func() bool { return len(o.pods)-o.most == left && o.price == least }

@@ -85,7 +85,7 @@ func ShuffledLayout(l consolidate.Layout, pick func(n int) int) consolidate.Layo
 func Seated(l consolidate.Layout, p planner.Plan) consolidate.Layout {
 	l = After(l, consolidate.Step{Placements: p.Placements})
 	for _, x := range p.Launches {
-		addPhysical(&l.Snapshot.Pools[l.Snapshot.Offerings[x.Offering].Pool].Remaining, l.Snapshot.Offerings[x.Offering].Physical, -1)
+		l.Snapshot.Pools[l.Snapshot.Offerings[x.Offering].Pool].Remaining.Take(l.Snapshot.Offerings[x.Offering].Physical)
 		planner.Take(l.Snapshot.Stocks, l.Snapshot.Offerings[x.Offering].Draws)
 	}
 	for c := range l.Snapshot.Classes {
@@ -113,7 +113,7 @@ func After(l consolidate.Layout, step consolidate.Step) consolidate.Layout {
 			continue
 		}
 		gone[m.Node] = true
-		addPhysical(&s.Pools[m.Pool].Remaining, m.Physical, 1)
+		s.Pools[m.Pool].Remaining.Take(planner.Physical{}.Minus(m.Physical))
 		planner.GiveBack(s.Stocks, m.Draws)
 		for _, pod := range m.Pods {
 			running[pod.Name] = pod
@@ -168,7 +168,7 @@ func Launched(s *planner.Snapshot, offering int) consolidate.Machine {
 			s.Classes[c].Nodes = append(s.Classes[c].Nodes, node)
 		}
 	}
-	addPhysical(&s.Pools[o.Pool].Remaining, o.Physical, -1)
+	s.Pools[o.Pool].Remaining.Take(o.Physical)
 	planner.Take(s.Stocks, o.Draws)
 	return consolidate.Machine{Node: node, Pool: o.Pool, Price: o.Price, Physical: o.Physical, Draws: o.Draws}
 }
@@ -260,17 +260,4 @@ func Drop(l consolidate.Layout) (consolidate.Layout, int) {
 		}
 	}
 	return After(l, consolidate.Step{Leave: empty}), len(empty)
-}
-
-func addPhysical(to *planner.Physical, p planner.Physical, times int64) {
-	for _, d := range []struct {
-		to   *int64
-		uses int64
-	}{
-		{&to.MilliCPU, p.MilliCPU}, {&to.MemoryBytes, p.MemoryBytes}, {&to.GPUs, p.GPUs}, {&to.Replicas, p.Replicas}, {&to.Nodes, p.Nodes},
-	} {
-		if *d.to != planner.Unlimited {
-			*d.to += times * d.uses
-		}
-	}
 }

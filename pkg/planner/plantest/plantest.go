@@ -152,21 +152,7 @@ func Applied(s planner.Snapshot, p planner.Plan) planner.Snapshot {
 			}
 		}
 		planner.Take(out.Stocks, o.Draws)
-		left := &out.Pools[o.Pool].Remaining
-		for _, d := range []struct {
-			left *int64
-			uses int64
-		}{
-			{&left.MilliCPU, o.Physical.MilliCPU},
-			{&left.MemoryBytes, o.Physical.MemoryBytes},
-			{&left.GPUs, o.Physical.GPUs},
-			{&left.Replicas, o.Physical.Replicas},
-			{&left.Nodes, o.Physical.Nodes},
-		} {
-			if *d.left != planner.Unlimited {
-				*d.left -= d.uses
-			}
-		}
+		out.Pools[o.Pool].Remaining.Take(o.Physical)
 	}
 	return out
 }

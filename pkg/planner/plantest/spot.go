@@ -118,3 +118,30 @@ func Room(s planner.Snapshot, p planner.Plan) (nodes, launches []Spot) {
 	}
 	return nodes, launches
 }
+
+func admits(c planner.Class, offering int) bool {
+	return slices.Contains(c.Offerings, offering)
+}
+
+// subtract subtracts the requests of a pod from the free resources, and reports whether it fits.
+func subtract(free *planner.Resources, r planner.Resources) bool {
+	if r.MilliCPU > free.MilliCPU || r.MemoryBytes > free.MemoryBytes || r.EphemeralBytes > free.EphemeralBytes ||
+		r.Pods > free.Pods || r.Replicas > free.Replicas {
+		return false
+	}
+	free.MilliCPU -= r.MilliCPU
+	free.MemoryBytes -= r.MemoryBytes
+	free.EphemeralBytes -= r.EphemeralBytes
+	free.Pods -= r.Pods
+	free.Replicas -= r.Replicas
+	return true
+}
+
+// count subtracts a machine from the remaining limits, and reports whether they allow it.
+func count(left *planner.Physical, u planner.Physical) bool {
+	if u.MilliCPU > left.MilliCPU || u.MemoryBytes > left.MemoryBytes || u.GPUs > left.GPUs || u.Replicas > left.Replicas || u.Nodes > left.Nodes {
+		return false
+	}
+	left.Take(u)
+	return true
+}

@@ -52,7 +52,7 @@ func rulesOrderFree(t *rapid.T) { makesNoDifferenceInOrder(t, anyRules.Draw(t, "
 func boundUnderRules(t *rapid.T) {
 	s := plantest.RuledSnapshots(plantest.RuleLimits{Limits: few, Rules: 2, Preferences: true, Priorities: true, Weights: true}).Draw(t, "snapshot")
 	p := solve.Plan(s)
-	best, ok := plantest.LeastUnderRules(s, plantest.PlacedPods(p))
+	best, ok := plantest.Optimum(s, plantest.PlacedPods(p))
 	if !ok || p.Bound > best || best > p.Price {
 		t.Fatalf("bound %d, least %d (found: %t), price %d: want them in this order: %v%s", p.Bound, best, ok, p.Price, p, plantest.Outline(s))
 	}
