@@ -156,7 +156,7 @@ func (c *census) step(cohorts *[]*cohort, evenly bool) bool {
 		best, most := -1, int64(0)
 		for k, x := range q.cells {
 			if n := min(q.left, x.maxPods-x.pods); n > 0 {
-				if n = min(n, c.room(q.class, q.given, x.domains)); n > 0 && (best < 0 || c.prefers(q, x, q.cells[best], evenly)) {
+				if n = min(n, c.room(q.class, q.given, x.domains)); n > 0 && (best < 0 || c.prefers(x, q.cells[best], evenly)) {
 					best, most = k, n
 				}
 			}
@@ -180,14 +180,8 @@ func (c *census) step(cohorts *[]*cohort, evenly bool) bool {
 	return false
 }
 
-// prefers reports whether pods of a cohort prefer cell x to cell y, which comes first otherwise.
-func (c *census) prefers(q *cohort, x, y *cell, evenly bool) bool {
-	if a, b := c.strands(q, x), c.strands(q, y); a != b {
-		return a < b
-	}
-	if a, b := c.opens(q, x), c.opens(q, y); a != b {
-		return b
-	}
+// prefers reports whether pods prefer cell x to cell y, which comes first otherwise.
+func (c *census) prefers(x, y *cell, evenly bool) bool {
 	if x.favored != y.favored {
 		return x.favored
 	}
@@ -200,43 +194,6 @@ func (c *census) prefers(q *cohort, x, y *cell, evenly bool) bool {
 		return a
 	}
 	return x.price < y.price
-}
-
-// strands returns how many cohorts that have to follow these pods, or others that are not placed yet, could not follow them to a cell.
-func (c *census) strands(q *cohort, x *cell) int {
-	n := 0
-	for _, i := range c.problem.about[q.class] {
-		r := &c.problem.rules[i]
-		if r.Kind != planner.Together || r.Topology == planner.PerNode || !r.counts(q.class) {
-			continue
-		}
-		for _, a := range r.constrained {
-			for _, other := range c.cohorts[a.class] {
-				if other != q && other.left > 0 && r.binds(other.class, other.given) && !slices.ContainsFunc(other.cells, func(y *cell) bool {
-					d := y.domains[r.Topology]
-					return y.maxPods > 0 && d >= 0 && (d == x.domains[r.Topology] || c.counted[i][d] > 0)
-				}) {
-					n++
-				}
-			}
-		}
-	}
-	return n
-}
-
-// opens reports whether a cell adds a domain to those that other pods avoid because of pods there. Pods that only prefer to keep away do not count.
-func (c *census) opens(q *cohort, x *cell) bool {
-	for _, i := range c.problem.about[q.class] {
-		r := &c.problem.rules[i]
-		if r.Kind != planner.Apart || r.Topology == planner.PerNode || r.constrains(q.class) && r.counts(q.class) {
-			continue
-		}
-		d := x.domains[r.Topology]
-		if d >= 0 && (r.constrains(q.class) && c.constrained[i][d] == 0 || r.counts(q.class) && r.binding() && c.counted[i][d] == 0) {
-			return true
-		}
-	}
-	return false
 }
 
 // crowd returns the maximum number of counted pods of any spread in the domain of a cell.

@@ -42,7 +42,7 @@ func (a *arranger) choose(pr *problem, p *colocated, sparing bool) colocation {
 		total += n
 	}
 	candidates := a.favoredFirst(pr, pr.candidates(p, sparing))
-	tried, skip := 0, a.skipped
+	tried := 0
 	for _, x := range candidates {
 		if x.maxPods < int64(total) {
 			continue
@@ -53,17 +53,11 @@ func (a *arranger) choose(pr *problem, p *colocated, sparing bool) colocation {
 		found := a.try(pr, p, x)
 		if found.pods == total {
 			found.all = true
-			if best = found; skip == 0 {
-				return best
-			}
-			skip--
+			return found
 		}
 		if found.pods > best.pods {
 			best = found
 		}
-	}
-	if best.all {
-		return best
 	}
 	roomiest := slices.SortedStableFunc(slices.Values(candidates), func(x, y candidate) int { return cmp.Compare(y.maxPods, x.maxPods) })
 	for _, x := range roomiest[:min(len(roomiest), maxParts)] {

@@ -7,19 +7,16 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// Limits on plans that favor a domain or skip machines: the share of the effort of each, and their numbers.
+// Limits on plans that favor a domain: the share of the effort of each, and their number.
 const (
 	shareOfFavored = 4
 	maxFavored     = 6
-	maxSkipped     = 6
 )
 
-// domain is a domain of a topology.
 type domain struct{ topology, index int }
 
 // arrange plans for all pods of a snapshot, and then again with each domain favored. Where the first pods go decides where the rules let the others
-// follow, and one pod too many in an expensive domain of a spread costs a machine. If pods have to share a machine, it also tries other machines for
-// them, because other pods may need the first choice more.
+// follow, and one pod too many in an expensive domain of a spread costs a machine.
 func (a *arranger) arrange(s planner.Snapshot) planner.Plan {
 	best := a.arrangeOnce(s)
 	if !OnlyPrice(s) {
@@ -33,15 +30,6 @@ func (a *arranger) arrange(s planner.Snapshot) planner.Plan {
 		favoring.favored = &d
 		favoring.solver.Plain = func(s planner.Snapshot, share int64) planner.Plan { return a.solver.Plain(s, share*shareOfFavored) }
 		best = betterFor(s, favoring.arrangeOnce(s), best)
-	}
-	if *a.moves == 0 || len(newProblem(s).groups()) == 0 {
-		return best
-	}
-	for n := 1; n <= maxSkipped && (best.Price > 0 || len(best.Unplaced) > 0) && !a.optimal(best) && !a.stopped(); n++ {
-		skipping := *a
-		skipping.skipped = n
-		skipping.solver.Plain = func(s planner.Snapshot, share int64) planner.Plan { return a.solver.Plain(s, share*shareOfFavored) }
-		best = betterFor(s, skipping.arrangeOnce(s), best)
 	}
 	return best
 }

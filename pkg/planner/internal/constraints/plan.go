@@ -83,8 +83,6 @@ type arranger struct {
 	given  planner.Snapshot
 	// favored is the domain to which pods go first, at any price. It is nil if they go where they are cheap.
 	favored *domain
-	// skipped is how many machines that hold a whole group are left for others.
-	skipped int
 	// hint is the plan for the given snapshot without the constraints that only this package handles. It is nil until needed.
 	hint *planner.Plan
 	// hintBinds reports whether pods of the hint are bound to domains. Its bound is then that of plans for all pods.

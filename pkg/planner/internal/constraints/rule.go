@@ -48,11 +48,6 @@ func (r *rule) binds(class, given int) bool { return given < r.until(class) }
 // always reports whether the rule constrains pods of a class whatever preferences they give up.
 func (r *rule) always(class int) bool { return r.until(class) == math.MaxInt }
 
-// binding reports whether the rule constrains pods of any class whatever preferences they give up.
-func (r *rule) binding() bool {
-	return slices.ContainsFunc(r.constrained, func(a constrained) bool { return a.until == math.MaxInt })
-}
-
 // classes returns the classes that are constrained or counted, sorted.
 func (r *rule) classes() []int {
 	all := slices.Clone(r.Counted)
