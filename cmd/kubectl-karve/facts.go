@@ -51,7 +51,6 @@ func (c connection) facts(ctx context.Context, namespace string) *doctor.Facts {
 	return r.facts
 }
 
-// factReader reads facts.
 type factReader struct {
 	connection
 
@@ -283,12 +282,11 @@ func (r *factReader) cluster(ctx context.Context, namespace string) {
 		return // It is a finding about a CustomResourceDefinition.
 	}
 	if err == nil {
-		lists := r.readAhead(ctx, pendingPods, boundAgents)
 		var m published.Source
 		if m, err = published.OrBuiltin(ctx, r, namespace, nil); err == nil {
 			r.account(m.Quotas)
 			r.facts.Prices = m.Settings.Prices
-			r.facts.Cluster, err = r.connection.cluster(ctx, lists, m)
+			r.facts.Cluster, err = r.connection.cluster(ctx, m, pendingPods, boundAgents)
 		}
 	}
 	if err != nil {

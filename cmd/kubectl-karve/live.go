@@ -138,13 +138,11 @@ func reach(flags *genericclioptions.ConfigFlags, instead string) (connection, er
 	return connection{c, config, core, overlays, podGroups, dra, taintRules}, err
 }
 
-// cluster makes a cluster from the lists that were read ahead, as the controller does.
-func (c connection) cluster(ctx context.Context, lists *ahead, from published.Source) (*facts.Cluster, error) {
-	if err := lists.wait(); err != nil {
-		return nil, err
-	}
+// cluster reads a cluster as the controller does, with only the pods that the selections match.
+func (c connection) cluster(ctx context.Context, from published.Source, pods ...selection) (*facts.Cluster, error) {
+	reader := bulk{c.Client, c.core, pods}
 	gatherer := &gather.Gatherer{
-		Cached: lists, Live: lists, Mapper: c.RESTMapper(), Catalog: from, Ledger: launching.NewLedger(), Clock: clock.RealClock{},
+		Cached: reader, Live: reader, Mapper: c.RESTMapper(), Catalog: from, Ledger: launching.NewLedger(), Clock: clock.RealClock{},
 		ReplicasTimeout: from.Settings.ReplicasTimeout.Duration, PriorityCutoff: from.Settings.PriorityCutoff, NodeOverlays: c.overlays, Prices: func() []prices.Rule { return from.Settings.Prices }, DRA: c.dra, DeviceTaintRules: c.taintRules, PodGroups: c.podGroups,
 	}
 	cluster, err := gatherer.Cluster(ctx)

@@ -232,7 +232,6 @@ type source struct {
 	from published.Source
 }
 
-// cluster returns the cluster to plan for.
 func (o *planOptions) cluster(ctx context.Context, in io.Reader) (source, error) {
 	named := o.files.ToOptions()
 	if len(named.Filenames) == 0 && named.Kustomize == "" {
@@ -304,12 +303,11 @@ func (o *planOptions) read(ctx context.Context, live connection) (source, error)
 	defer stop()
 	controller := live.leader(ctx, o.namespace)
 	checked := live.checkRights(ctx, "plan", doctor.Namespaces{Controller: o.namespace})
-	lists := live.readAhead(ctx, allPods)
 	from, err := o.published(ctx, live)
 	if err != nil {
 		return source{}, err
 	}
-	c, err := live.cluster(ctx, lists, from)
+	c, err := live.cluster(ctx, from, allPods)
 	if err != nil {
 		return source{}, err
 	}

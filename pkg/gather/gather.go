@@ -128,7 +128,13 @@ type Gatherer struct {
 
 // read returns the cluster without the time and the refusals. It records in g.fresh what differs from the last successful read.
 func (g *Gatherer) read(ctx context.Context) (*facts.Cluster, error) {
-	if err := g.update(ctx); err != nil {
+	listed := func() (lists, error) { return lists{}, nil }
+	if g.followed == nil {
+		listed = g.list(ctx)
+	}
+	updated := g.update(ctx)
+	all, err := listed()
+	if err := errors.Join(updated, err); err != nil {
 		return nil, err
 	}
 	g.beginAside()
@@ -143,7 +149,7 @@ func (g *Gatherer) read(ctx context.Context) (*facts.Cluster, error) {
 	}
 	g.unpublished = append(g.unpublished, published...)
 	c.DRA = facts.DRA{Known: g.DRA || g.NoDRA, Enabled: g.DRA, Classes: s.deviceClasses.is.Items, TaintRules: s.taintRules.is.Items}
-	if err := g.objects(ctx, c); err != nil {
+	if err := g.objects(ctx, c, &all); err != nil {
 		return nil, err
 	}
 	for _, overlay := range s.overlays.is.Items {
@@ -179,13 +185,14 @@ type fresh struct {
 
 func (f fresh) any() bool { return f.kinds || f.classes || f.objects.Any() }
 
-// objects sets the objects of the kinds with many objects.
-func (g *Gatherer) objects(ctx context.Context, c *facts.Cluster) error {
+// objects sets the objects of the kinds with many objects: those that were listed, or what informers have.
+func (g *Gatherer) objects(ctx context.Context, c *facts.Cluster, listed *lists) error {
 	g.claims.RLock()
 	defer g.claims.RUnlock()
 	if g.followed == nil {
 		g.fresh.objects = facts.Difference{Machines: true, Others: true}
-		return g.list(ctx, c)
+		g.use(c, listed)
+		return nil
 	}
 	if g.index == nil {
 		if err := g.former(ctx); err != nil {
@@ -222,16 +229,20 @@ func (g *Gatherer) objects(ctx context.Context, c *facts.Cluster) error {
 	return nil
 }
 
-// list lists all objects of the kinds with many objects.
-func (g *Gatherer) list(ctx context.Context, c *facts.Cluster) error {
-	var (
-		pods         corev1.PodList
-		nodes        corev1.NodeList
-		volumeClaims corev1.PersistentVolumeClaimList
-		volumes      corev1.PersistentVolumeList
-		csiNodes     storagev1.CSINodeList
-		nodeClaims   karpv1.NodeClaimList
-	)
+// lists are all objects of the kinds with many objects.
+type lists struct {
+	pods         corev1.PodList
+	nodes        corev1.NodeList
+	volumeClaims corev1.PersistentVolumeClaimList
+	volumes      corev1.PersistentVolumeList
+	csiNodes     storagev1.CSINodeList
+	nodeClaims   karpv1.NodeClaimList
+}
+
+// list begins to list all objects of the kinds with many objects, and returns a function that waits for them.
+func (g *Gatherer) list(ctx context.Context) func() (lists, error) {
+	g.claims.RLock() // As in objects.
+	var l lists
 	errs := make([]error, 6)
 	var group sync.WaitGroup
 	list := func(i int, from client.Reader, all client.ObjectList) {
@@ -241,26 +252,30 @@ func (g *Gatherer) list(ctx context.Context, c *facts.Cluster) error {
 			}
 		})
 	}
-	for i, all := range []client.ObjectList{&pods, &nodes, &volumeClaims, &volumes, &csiNodes} {
+	for i, all := range []client.ObjectList{&l.pods, &l.nodes, &l.volumeClaims, &l.volumes, &l.csiNodes} {
 		list(i, g.Cached, all)
 	}
-	list(len(errs)-1, g.Live, &nodeClaims)
-	group.Wait()
-	if err := errors.Join(errs...); err != nil {
-		return err
+	list(len(errs)-1, g.Live, &l.nodeClaims)
+	return func() (lists, error) {
+		group.Wait()
+		g.claims.RUnlock()
+		return l, errors.Join(errs...)
 	}
-	c.Pods, c.PersistentVolumeClaims, c.PersistentVolumes, c.CSINodes = pods.Items, volumeClaims.Items, volumes.Items, csiNodes.Items
+}
+
+// use sets the objects that were listed.
+func (g *Gatherer) use(c *facts.Cluster, l *lists) {
+	c.Pods, c.PersistentVolumeClaims, c.PersistentVolumes, c.CSINodes = l.pods.Items, l.volumeClaims.Items, l.volumes.Items, l.csiNodes.Items
 	if g.DRA {
-		c.Pods = slices.Clone(pods.Items)
+		c.Pods = slices.Clone(c.Pods)
 		g.claimed(c.Pods)
 	}
-	c.Nodes, c.NodeClaims = slices.Clone(nodes.Items), nodeClaims.Items // Others may share the list.
+	c.Nodes, c.NodeClaims = slices.Clone(l.nodes.Items), l.nodeClaims.Items // Others may share the list.
 	for i := range c.Nodes {
 		c.Nodes[i] = *g.published.On(&c.Nodes[i])
 	}
 	c.Pods, c.Nodes = replaced(g, "Pod", c.Pods, facts.SetAside), replaced(g, "Node", c.Nodes, facts.SetAsideNode)
 	c.NodeClaims = replaced(g, "NodeClaim", c.NodeClaims, facts.SetAsideClaim)
-	return nil
 }
 
 // nodeClasses has the cloud's node classes to which GPUNodeClasses refer.

@@ -2,9 +2,11 @@ package gather
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -60,10 +62,6 @@ func (g *Gatherer) update(ctx context.Context) error {
 		func() (bool, error) { return relist(ctx, g, &s.daemonSets) },
 		func() (bool, error) { return relist(ctx, g, &s.namespaces) },
 		func() (bool, error) { return relist(ctx, g, &s.storage) },
-		func() (bool, error) {
-			return s.unknown.update(g.specChanges, func() (map[types.UID][]string, error) { return g.unknownFields(ctx, s.nodePools.is.Items) },
-				func(a, b map[types.UID][]string) bool { return maps.EqualFunc(a, b, slices.Equal) })
-		},
 	}
 	if g.NodeOverlays {
 		updates = append(updates, func() (bool, error) { return relist(ctx, g, &s.overlays) })
@@ -71,13 +69,22 @@ func (g *Gatherer) update(ctx context.Context) error {
 	if g.ImageRollouts {
 		updates = append(updates, func() (bool, error) { return relist(ctx, g, &s.rollouts) })
 	}
-	for _, update := range updates {
-		differs, err := update()
-		if err != nil {
-			return err
-		}
-		g.fresh.kinds = g.fresh.kinds || differs
+	differs, errs := make([]bool, len(updates)), make([]error, len(updates))
+	var group sync.WaitGroup
+	for i, update := range updates { // Each is a round trip if it reads from the API server.
+		group.Go(func() { differs[i], errs[i] = update() })
 	}
+	group.Wait()
+	g.fresh.kinds = g.fresh.kinds || slices.Contains(differs, true)
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	unknown, err := s.unknown.update(g.specChanges, func() (map[types.UID][]string, error) { return g.unknownFields(ctx, s.nodePools.is.Items) },
+		func(a, b map[types.UID][]string) bool { return maps.EqualFunc(a, b, slices.Equal) })
+	if err != nil {
+		return err
+	}
+	g.fresh.kinds = g.fresh.kinds || unknown
 	return g.updatePodGroups(ctx)
 }
 
