@@ -239,7 +239,6 @@ func (b *batch) send(ctx context.Context, batches chan<- *batch) error {
 	}
 }
 
-// fields reads a message field by field.
 type fields struct {
 	in *bufio.Reader
 	// left is the number of bytes left in the message. A message that is not nested ends where the reader does.

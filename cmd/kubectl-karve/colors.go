@@ -50,7 +50,6 @@ type palette struct {
 	key string
 }
 
-// newPalette returns a palette with colors.
 func newPalette() palette {
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // It never fails.

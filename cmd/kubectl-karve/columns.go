@@ -25,7 +25,6 @@ func (c column[T]) forWide() column[T] {
 	return c
 }
 
-// tableOf returns a table with a row for each of all.
 func tableOf[T any](all []T, wide bool, columns ...column[*T]) table.Table {
 	var t table.Table
 	shown := columns[:0:0]

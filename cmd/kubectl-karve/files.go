@@ -101,7 +101,6 @@ func (b *bounded) readFile(path string) ([]byte, error) {
 // downloadTimeout is how long a download may take.
 const downloadTimeout = time.Minute
 
-// download returns the content of a URL.
 func (b *bounded) download(ctx context.Context, url string) ([]byte, error) {
 	slow := fmt.Errorf("it takes more than %s", downloadTimeout)
 	ctx, stop := context.WithTimeoutCause(ctx, downloadTimeout, slow)

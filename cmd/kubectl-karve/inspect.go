@@ -103,7 +103,6 @@ func (o *inspectOptions) text(all *overview.Overview, reservations bool, colors 
 	return text + colors.bold(totalsLine(&all.Totals)) + "\n"
 }
 
-// reservationsTable returns a table with a row for each reservation.
 func reservationsTable(all *overview.Overview) table.Table {
 	t := table.Table{Columns: []table.Column{
 		{Title: "RESERVATION"}, {Title: "TYPE"}, {Title: "ZONE"}, {Title: "USED", Right: true}, {Title: "FREE", Right: true}, {Title: "OTHERS", Right: true}, {Title: "FREE $/H", Right: true}, {Title: "WOULD HOLD"}, {Title: "ENDS"},

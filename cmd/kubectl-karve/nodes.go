@@ -175,7 +175,6 @@ func everySecond() tea.Cmd {
 	return tea.Tick(time.Second, func(now time.Time) tea.Msg { return tick(now) })
 }
 
-// reread reads the cluster after a time.
 func (l *live) reread(after time.Duration) tea.Cmd {
 	return tea.Tick(after, func(start time.Time) tea.Msg {
 		all, err := l.read()

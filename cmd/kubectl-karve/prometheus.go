@@ -20,7 +20,6 @@ import (
 	"karve.sh/karve/pkg/ui"
 )
 
-// prometheusFlags select a Prometheus.
 type prometheusFlags struct {
 	url     string
 	headers []string
@@ -128,7 +127,6 @@ func reachable(err error, s prometheusService) error {
 	return fmt.Errorf("%w: name a Prometheus with --prometheus", err)
 }
 
-// prometheusService is a Service of a Prometheus.
 type prometheusService struct {
 	namespace, name string
 	// target is the name with the scheme and the port, for the API server's proxy.

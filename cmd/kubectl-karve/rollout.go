@@ -22,7 +22,6 @@ import (
 	"karve.sh/karve/pkg/words"
 )
 
-// imageRolloutKind is the kind of rollouts.
 const imageRolloutKind = "GPUImageRollout"
 
 const rolloutLong = `Show and control GPUImageRollouts, which test new machine images on a canary node and promote those that work.
@@ -75,7 +74,6 @@ func rolloutStatusCommand(ctx context.Context, s streams) *cobra.Command {
 	return cmd
 }
 
-// rolloutEditCommand returns a command that edits the spec of a rollout.
 func rolloutEditCommand(ctx context.Context, s streams, use, short string, edit func(*v1alpha1.GPUImageRollout) (string, error)) *cobra.Command {
 	kube, namespace := clusterFlags(), ""
 	cmd := &cobra.Command{
@@ -196,7 +194,6 @@ func (c connection) rolloutList(ctx context.Context, out io.Writer, format outpu
 	})
 }
 
-// rolloutTable returns a row for each rollout.
 func rolloutTable(all []rollout.Overview, now time.Time, wide bool) table.Table {
 	t := table.Table{Columns: []table.Column{
 		{Title: "NAME"}, {Title: "NODECLASS"}, {Title: "CURRENT"}, {Title: "CANDIDATE"}, {Title: "STEP"}, {Title: "SINCE"}, {Title: "UPDATED"}, {Title: "PROMOTION"}, {Title: "PROBLEM"},
@@ -230,7 +227,6 @@ func rolloutTable(all []rollout.Overview, now time.Time, wide bool) table.Table 
 	return t
 }
 
-// rolloutText returns a rollout with its steps.
 func rolloutText(o *rollout.Overview, now time.Time) string {
 	t := rolloutTable([]rollout.Overview{*o}, now, false)
 	text := t.String()

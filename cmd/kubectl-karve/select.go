@@ -133,7 +133,6 @@ func (p *podSelection) apply(s seen) (*overview.Overview, error) {
 	return s.Of(func(in, name string) bool { return (namespace == "" || in == namespace) && matches[in+"/"+name] }), nil
 }
 
-// none says that no pod is selected.
 func (p *podSelection) none(what string) string {
 	text := "No pod"
 	if namespace := p.namespace.of(); namespace != "" {

@@ -58,7 +58,6 @@ func parts(err error) []error {
 	return []error{err}
 }
 
-// joinWords joins words as in a sentence.
 func joinWords(words []string) string {
 	if len(words) < 2 {
 		return strings.Join(words, "")

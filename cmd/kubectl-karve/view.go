@@ -75,7 +75,6 @@ func waitsFirst(p *podRow) int {
 	return 1
 }
 
-// rowsOf returns the pods of an overview by name.
 func rowsOf(all *overview.Overview) []podRow {
 	on := map[string]string{}
 	for i := range all.Nodes {
@@ -311,7 +310,6 @@ func (v *view) podState(p *podRow) string {
 	return v.colors.green("Running")
 }
 
-// ofRow returns a column of pods for rows.
 func ofRow(c podColumn) column[*podRow] {
 	return column[*podRow]{c.title, c.right, c.wide, func(p *podRow) string { return c.cell(&p.Pod) }}
 }

@@ -30,7 +30,6 @@ type fleet struct {
 	end       time.Duration
 }
 
-// changed returns the fleet after changes.
 func (f *fleet) changed(changes []change) *fleet {
 	after := *f
 	after.cluster.GPUNodeClasses, after.cluster.NodePools = slices.Clone(f.cluster.GPUNodeClasses), slices.Clone(f.cluster.NodePools)

@@ -71,7 +71,6 @@ func (f *fleet) sites(s *planner.Snapshot) (all []site) {
 	return all
 }
 
-// workloads returns the members.
 func (x *site) workloads(f *fleet) (all []*Workload) {
 	for _, i := range x.members {
 		all = append(all, &f.workloads[i])
@@ -141,7 +140,6 @@ func (f *fleet) density(x *site) (c change, note string, ok bool) {
 	return f.withReplicas(x, to), "", true
 }
 
-// withReplicas returns the change of the replicas of a class.
 func (f *fleet) withReplicas(x *site, to int64) change {
 	name, members, sharing := x.class.Name, x.workloads(f), x.class.Spec.Sharing
 	c := change{Change: Change{Kind: Replicas, Object: "GPUNodeClass " + name}, least: x.replicas() + 1, most: to}

@@ -43,7 +43,6 @@ func (f *fleet) merges(sites []site, gpus map[string][]string, most map[string]i
 	return all
 }
 
-// of returns the workloads of a pool.
 func (f *fleet) of(pool string) (all []*Workload) {
 	for i := range f.workloads {
 		if f.workloads[i].Pool == pool {

@@ -11,7 +11,6 @@ import (
 // object is a part of a patch.
 type object = map[string]any
 
-// patchOf returns a patch of the pod template of a workload.
 func (w *Workload) patchOf(template object) Patch {
 	command := fmt.Sprintf("kubectl patch %s %s -n %s --patch-file /dev/stdin", strings.ToLower(w.Kind), w.Name, w.Namespace)
 	if len(validation.IsDNS1123Subdomain(w.Name))+len(validation.IsDNS1123Label(w.Namespace)) > 0 {

@@ -32,7 +32,6 @@ const (
 // milliCPU returns the CPU request for a use, in thousandths of a core.
 func milliCPU(u Use) int64 { return max(minMilliCPU, int64(math.Ceil(u.P95*100))*10) }
 
-// memoryBytes returns the memory request for a use.
 func memoryBytes(u Use) int64 { return max(minMemoryBytes, stepped(u.Max*margin)) }
 
 func stepped(bytes float64) int64 { return int64(math.Ceil(bytes/memoryStep)) * memoryStep }

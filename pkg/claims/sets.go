@@ -150,7 +150,6 @@ func byIndex(c resourcev1.DeviceConstraint) bool {
 	return c.MatchAttribute != nil && *c.MatchAttribute == index || c.DistinctAttribute != nil && *c.DistinctAttribute == index
 }
 
-// constrainedRequests returns the indices of the requests that a constraint is for.
 func constrainedRequests(f *found, c resourcev1.DeviceConstraint) []int {
 	var of []int
 	for i, r := range f.spec.Devices.Requests {

@@ -320,7 +320,6 @@ func missingOf(micro int64, shares []weighted) int64 {
 	return all - int64(known)
 }
 
-// weighted is a key with its weight.
 type weighted struct {
 	key    Key
 	weight int64

@@ -51,7 +51,6 @@ func (l *Ledger) ListCents() (rows []int64, total int64) {
 	return Apportion(total, weights), total
 }
 
-// dollars formats cents as dollars.
 func dollars(cents int64) string { return fmt.Sprintf("%d.%02d", cents/100, cents%100) }
 
 // Titles returns the titles of the columns that name a row.

@@ -161,7 +161,6 @@ type Unread struct {
 	What, Why, Right string
 }
 
-// checks are all checks.
 var checks = []func(*Facts) []Finding{
 	unread, rightsLacking, controllerStopped, controllerMissing, controllerNotReady, kubernetesOld, karpenterMissing, karpenterUntested, cliSkew, agentSkew, crdsMissing, crdsDiffer, rightsDenied,
 	settingsDiffer, pricesUnused, nodeRepair, claimsPlanned, reservationsOff, reservationsNotFound, reservationsUnused, classNotReady, catalogStale, quotasExceeded, quotasNear, poolNotReady, poolStopped, poolsUnhealthy, objectsSetAside, memoryWrong, limitsNear, resourceQuotasNear,

@@ -38,7 +38,6 @@ func NewPodGroup(kind schema.GroupVersionKind) client.Object {
 	return u
 }
 
-// podGroupList returns an empty list of PodGroups of a kind.
 func podGroupList(kind schema.GroupVersionKind) *unstructured.UnstructuredList {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))

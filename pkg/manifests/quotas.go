@@ -54,7 +54,6 @@ func quotaUsage(pod *corev1.Pod) map[corev1.ResourceName]int64 {
 	return used
 }
 
-// counts reports whether a quota counts a pod.
 func (q *quota) counts(pod *corev1.Pod) bool {
 	for _, s := range q.scopes {
 		in := false

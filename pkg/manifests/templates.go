@@ -39,7 +39,6 @@ func (f fields) object(path ...string) fields {
 	return m
 }
 
-// objects returns the objects of the list at a path.
 func (f fields) objects(path ...string) []fields {
 	list, _ := f.at(path...).([]any)
 	var all []fields
@@ -311,12 +310,10 @@ func isZero(v any) bool {
 	return err == nil && q.IsZero()
 }
 
-// isGPU reports whether a resource is one of GPUs.
 func isGPU(resource string) bool {
 	return strings.HasPrefix(resource, nodecontract.NVIDIAPrefix) || memoryalias.Is(resource)
 }
 
-// template returns the pod template of a set.
 func (s *podSet) podTemplate() (corev1.PodTemplateSpec, error) {
 	var t corev1.PodTemplateSpec
 	if s.template == nil {

@@ -112,7 +112,6 @@ func (a *Agent) cordonGPUs(ctx context.Context, devices []gpu.Device) {
 	a.report.condition(condition)
 }
 
-// cordonCondition returns the condition that reports which GPUs are cordoned.
 func cordonCondition(gpus map[string]gpu.Device, unknown []string, devices []gpu.Device) health.Condition {
 	c := health.Condition{Type: nodecontract.CordonCondition, Status: "False", Reason: nodecontract.ReasonUncordoned, Message: "All GPUs may take pods"}
 	if len(gpus) > 0 {
@@ -173,7 +172,6 @@ func namesOf(gpus map[string]gpu.Device, except map[string]bool) string {
 	return "GPUs " + strings.Join(names, ", ") + " take"
 }
 
-// uuidsOf returns the UUIDs of GPUs.
 func uuidsOf(gpus map[string]gpu.Device) map[string]bool {
 	uuids := map[string]bool{}
 	for _, d := range gpus {

@@ -75,7 +75,6 @@ func (r *report) seenLast() (n nodeapi.Node) {
 	return n
 }
 
-// lackingLabels returns the written labels that the Node does not have.
 func (w written) lackingLabels(n nodeapi.Node) []string {
 	var out []string
 	for _, key := range slices.Sorted(maps.Keys(w.labels)) {

@@ -113,7 +113,6 @@ func heldBy(holders []plugin.Holder) []metrics.Held {
 	return all
 }
 
-// splitPod splits the namespace/name of a pod.
 func splitPod(key string) (namespace, name string) {
 	namespace, name, _ = strings.Cut(key, "/")
 	return namespace, name

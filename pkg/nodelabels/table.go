@@ -168,7 +168,6 @@ func (e *Entry) matches(key string) bool {
 	return strings.HasPrefix(key, strings.TrimSuffix(pattern, "*"))
 }
 
-// key returns the label on a node.
 func (e *Entry) key(n *Node) string {
 	if n.MIG.Count == 0 {
 		return e.Key

@@ -122,7 +122,6 @@ func Run(ctx context.Context, config *rest.Config, log logr.Logger, o Options) e
 // +kubebuilder:rbac:feature=secure-metrics,groups=authentication.k8s.io,resources=tokenreviews,verbs=create
 // +kubebuilder:rbac:feature=secure-metrics,groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 
-// metrics returns the options of the metrics server.
 func (o *Options) metrics() metricsserver.Options {
 	served := metricsserver.Options{BindAddress: o.MetricsAddress, SecureServing: o.MetricsSecure}
 	if o.MetricsSecure {

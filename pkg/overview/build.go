@@ -183,7 +183,6 @@ func (b *builder) addOther(o *Overview, node *corev1.Node) {
 	b.add(o, n, node, pods, holdings{gpu, n.Replicas, func(pod *corev1.Pod) int64 { return facts.ResourcesOf(facts.PodRequests(pod), gpu).Replicas }, memoryOf(node, 1)})
 }
 
-// add adds a node and its pods.
 func (b *builder) add(o *Overview, n Node, node *corev1.Node, pods []*corev1.Pod, has holdings) {
 	unused := nodecontract.UnusedReport{}
 	if node != nil {

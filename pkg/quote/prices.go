@@ -21,7 +21,6 @@ type Prices struct {
 	WorkBound *planner.MicroUSD `json:"workBoundMicroUSDPerHour,omitempty"`
 }
 
-// pricesOf returns the prices of a plan for the snapshot of a view.
 func pricesOf(view *snapshot.View, s planner.Snapshot, plan planner.Plan) Prices {
 	paid := planner.Paid(s, plan)
 	p := Prices{Price: paid.Price, Bound: paid.Bound}

@@ -91,7 +91,6 @@ func (w *world) price(m *machine) planner.MicroUSD {
 	return w.offerings[m.offering].Price
 }
 
-// launch adds a machine.
 func (w *world) launch(offering int) *machine {
 	o := w.trace.Snapshot.Offerings[offering]
 	m := &machine{name: fmt.Sprintf("m%06d", w.launched), offering: offering, launched: w.now, free: o.Free, gpus: slices.Clone(o.GPUs)}
@@ -154,7 +153,6 @@ func (w *world) place(pod int, m *machine, on []int) {
 	m.take(w.class(pod), on, 1)
 }
 
-// remove removes a pod from its machine.
 func (w *world) remove(pod int) {
 	w.changes++
 	at := w.pods[pod]

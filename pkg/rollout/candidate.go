@@ -97,7 +97,6 @@ func (d *decision) choose(target *v1alpha1.GPUImage) {
 	}
 }
 
-// keeps reports whether the candidate stays.
 func (d *decision) keeps(c *v1alpha1.CandidateImage, target *v1alpha1.GPUImage) bool {
 	switch {
 	case d.seen.Wanted == nil:

@@ -297,7 +297,6 @@ func (d *decision) record(warning bool, reason, message string) {
 	d.result.Events = append(d.result.Events, Event{warning, reason, message})
 }
 
-// className returns the kind and the name of the node class.
 func (d *decision) className() string { return d.classKind() + " " + d.rollout.Spec.NodeClassRef.Name }
 
 func (d *decision) classKind() string { return d.rollout.Spec.NodeClassRef.Kind }

@@ -76,7 +76,6 @@ func OverviewOf(r *v1alpha1.GPUImageRollout) Overview {
 	return o
 }
 
-// waitsFor returns what the rollout waits for.
 func waitsFor(r *v1alpha1.GPUImageRollout) string {
 	switch {
 	case r.Status.Step == "":

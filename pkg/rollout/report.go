@@ -9,7 +9,6 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// report sets the conditions.
 func (d *decision) report() {
 	accepted := metav1.Condition{Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: "Accepted"}
 	if b := d.refused; b != nil && b.Spec {

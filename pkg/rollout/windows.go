@@ -42,7 +42,6 @@ func parseWindows(list []v1alpha1.PromotionWindow) (windows, error) {
 	return all, nil
 }
 
-// open reports whether a window is open at a time.
 func (all windows) open(now time.Time) bool {
 	return len(all) == 0 || slices.ContainsFunc(all, func(w window) bool { return w.opens.Open(now, w.stays) })
 }

@@ -115,7 +115,6 @@ func (a *admissions) admit(of *shape, demand *records.Demand, onNodes string) *a
 	return found
 }
 
-// admitOnNodes adds the nodes that admit the pods.
 func (a *admissions) admitOnNodes(found *admission, of *shape, onNodes string) {
 	demand := &found.demand
 	for i := range a.rooms {

@@ -193,7 +193,6 @@ func newNominating(c *facts.Cluster, machines []records.Machine) *nominating {
 	})}
 }
 
-// waits reports whether a pod waits for a machine.
 func (n *nominating) waits(pod *corev1.Pod) bool {
 	node := pod.Status.NominatedNodeName
 	if node == "" || !n.free(node) {

@@ -377,7 +377,6 @@ func describes(described map[string]bool, key string) bool {
 	return karpv1.WellKnownLabels.Has(key) || clouds.Describes(key) || described[key]
 }
 
-// describedLabels returns the labels that the catalog has for machines.
 func describedLabels(types []catalog.InstanceType) map[string]bool {
 	described := map[string]bool{}
 	for i := range types {

@@ -71,12 +71,10 @@ func (g *grouping) queueKey(pod *corev1.Pod, s *shape) string {
 	return pod.Namespace + "/" + s.turn
 }
 
-// hasTerms reports whether a pod of the shape has terms.
 func (s *shape) hasTerms() bool {
 	return s.load > 0 || slices.ContainsFunc(s.selectors(), func(selector string) bool { return claims.Work(selector) > 0 })
 }
 
-// selectors returns the selectors of the shape's claim.
 func (s *shape) selectors() []string {
 	if s.claim == nil {
 		return nil
@@ -148,7 +146,6 @@ func fairShare(c *facts.Cluster, groups *grouping, pods []waitingPod, moving mov
 	return now, later
 }
 
-// measure sets the terms of the groups.
 func (g *grouping) measure(pods []waitingPod) {
 	classes := map[*group]*queuedClass{}
 	for _, p := range pods {

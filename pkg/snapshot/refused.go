@@ -46,7 +46,6 @@ func refusedAs(c *facts.Cluster, p *Pool, o *Offering) *planner.Refusal {
 	}
 }
 
-// refusalsAbout reports whether a refusal applies to an offering of the pool.
 func refusalsAbout(c *facts.Cluster, r *v1alpha1.RefusedOffering, p *Pool, o *Offering) bool {
 	state := c.NodeClasses[p.Class.Spec.NodeClassRef]
 	if r.NodeClassGeneration != 0 && r.NodeClassGeneration != state.Generation {

@@ -180,7 +180,6 @@ func machineRoom(c *facts.Cluster, m *records.Machine, daemons []records.Demand)
 	return r, true
 }
 
-// startedRoom returns the room of a machine that has started.
 func startedRoom(m *records.Machine, raised bool) room {
 	// A node that Karve is about to remove is a room too. If pods are placed there, Karve keeps the node and removes its taint.
 	taints := slices.DeleteFunc(slices.Clone(m.Node.Spec.Taints), func(t corev1.Taint) bool {
@@ -252,5 +251,4 @@ func (r *room) expectLabels(m *records.Machine, daemons []records.Demand) {
 	r.node.Free, r.held = facts.AtLeastZero(facts.Minus(r.node.Free, coming)), r.held+coming.Replicas
 }
 
-// shown returns the labels of the room.
 func (r *room) shown() nodelabels.Labels { return nodelabels.Labels{Known: r.labels, Doubts: r.doubts} }

@@ -52,7 +52,6 @@ func NewSeating(pods []*corev1.Pod, planned func(*corev1.Pod) bool) *Seating {
 	return s
 }
 
-// sort sets waiting.
 func (s *Seating) sort() {
 	s.waiting = map[string][]*corev1.Pod{}
 	for _, pods := range s.unsorted {

@@ -53,7 +53,6 @@ type shape struct {
 	onNodes, asks string
 }
 
-// pod returns a pod of the shape.
 func (s *shape) pod() *corev1.Pod { return s.demand.Pod }
 
 // shapes caches the shapes of pods. It is safe for concurrent use, because controllers share views.
@@ -77,7 +76,6 @@ func newShapes(c *facts.Cluster) *shapes {
 	return &shapes{cluster: c, leaving: leaving, byText: map[string]*shape{}}
 }
 
-// of returns the shape of a pod.
 func (s *shapes) of(pod *corev1.Pod) *shape {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,7 +11,6 @@ import (
 	"karve.sh/karve/pkg/snapshot/records"
 )
 
-// starts reports whether a machine is starting.
 func (v *View) starts() bool {
 	return slices.ContainsFunc(v.Machines, func(m records.Machine) bool { return !v.Decided(&m) })
 }

@@ -96,7 +96,6 @@ func newFrame(name, note string, links []Link, c *facts.Cluster, works leader.Le
 	return f, err
 }
 
-// failing returns the frame with a problem.
 func (f *frame) failing(name string, problem error) (*frame, error) {
 	failed, h := frame{}, head{Controller: leader.Leader{State: leader.Unknown}, Pools: []overview.Pool{}}
 	if f != nil {

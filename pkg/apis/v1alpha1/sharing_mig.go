@@ -261,7 +261,6 @@ func (s Sharing) LayoutsError() error {
 	return nil
 }
 
-// check returns an error if the layout is impossible.
 func (l *MIGLayout) check(memoryMiB int64) error {
 	switch forms := min(1, len(l.Profile)) + min(1, len(l.Instances)) + min(1, len(l.Groups)); {
 	case forms == 0:

@@ -222,7 +222,6 @@ func kubeCPU(milliCPU int64) int64 {
 	return reserved
 }
 
-// cpus returns the CPUs of the hardware.
 func cpus(t *catalog.InstanceType) int64 {
 	if n, err := strconv.ParseInt(t.Labels[cpuLabel], 10, 32); err == nil && n > 0 {
 		return n

@@ -130,7 +130,6 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	return reconcile.Result{RequeueAfter: min(again, next)}, nil
 }
 
-// observe reads the cluster.
 func (c *Controller) observe(ctx context.Context) (*snapshot.View, *disruption.Seen, error) {
 	cluster, err := c.Gatherer.Cluster(ctx)
 	if err != nil {

@@ -21,7 +21,6 @@ import (
 	"karve.sh/karve/pkg/snapshot/records"
 )
 
-// execute executes a command.
 func (c *Controller) execute(ctx context.Context, round *disruption.Round, cmd disruption.Command) error {
 	m, node := cmd.Machine, cmd.Machine.Node
 	switch cmd.Step {

@@ -11,7 +11,6 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// headroomWarm returns the condition HeadroomReady of a pool.
 func headroomWarm(pool *snapshot.Pool, r headroom.Pool) status.Condition {
 	free := fmt.Sprintf("%d of %d replicas are free", r.Free, r.Wanted)
 	if len(pool.Class.Spec.Headroom) > 0 {

@@ -58,7 +58,6 @@ func hold(machines []records.Machine, class *v1alpha1.GPUNodeClass, now time.Tim
 	return h
 }
 
-// byState counts machines by state.
 func byState(machines []records.Machine, now time.Time, replicasTimeout time.Duration) map[string]metrics.Claims {
 	states := map[string]metrics.Claims{}
 	for i := range machines {

@@ -60,7 +60,6 @@ func (b *batch) extend(pod types.UID, now time.Time) {
 	}
 }
 
-// close ends the batch.
 func (b *batch) close() {
 	if len(b.came) == 0 {
 		return

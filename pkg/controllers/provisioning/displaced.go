@@ -171,5 +171,4 @@ func initializedAt(m *records.Machine) time.Time {
 // placeTaken is the reason of the event on a displaced pod that waits.
 const placeTaken planner.Reason = "PlaceTaken"
 
-// placeTakenMessage is the message of that event.
 var placeTakenMessage = fmt.Sprintf("another pod has taken its place: it waits up to %s for a place on a node that is starting, before another node is launched", displacedFor)

@@ -39,7 +39,6 @@ func saveNothing(view *snapshot.View, launches []planner.Launch) []bool {
 	return waits
 }
 
-// allRun reports whether all pods run on the machines.
 func allRun(view *snapshot.View, pods []string, on map[string]*records.Machine) bool {
 	for _, name := range pods {
 		if pod := view.Pods[name]; pod == nil || on[pod.Spec.NodeName] == nil {

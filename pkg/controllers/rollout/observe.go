@@ -265,7 +265,6 @@ func failed(m *records.Machine, cluster *facts.Cluster, now time.Time) bool {
 	return launched.IsTrue() && !now.Before(launched.LastTransitionTime.Add(cluster.ReplicasTimeout))
 }
 
-// canaries returns the names of all objects of the rollout's canaries.
 func (c *Controller) canaries(ctx context.Context, r *v1alpha1.GPUImageRollout, w *world) (objects, error) {
 	var all objects
 	for _, m := range records.Canaries(w.cluster) {

@@ -152,7 +152,6 @@ func (f *Facts) refusal() string {
 	return text
 }
 
-// changed returns the conditions that differ from those of a request.
 func changed(r *provreq.Request, next []metav1.Condition) []metav1.Condition {
 	var news []metav1.Condition
 	for _, c := range next {

@@ -121,7 +121,6 @@ func (b *beginning) possible(proposals []Proposal, marked []string) (out begun) 
 	return out
 }
 
-// machinesOf returns the machines of a proposal.
 func (f *fleet) machinesOf(p Proposal) []*reason.Machine {
 	var machines []*reason.Machine
 	for _, name := range p.Claims {
@@ -130,7 +129,6 @@ func (f *fleet) machinesOf(p Proposal) []*reason.Machine {
 	return machines
 }
 
-// staying returns the commands that report why the machines of a step stay.
 func staying(machines []*reason.Machine, saving planner.MicroUSD, why string) []Command {
 	var commands []Command
 	for _, m := range machines {

@@ -69,14 +69,12 @@ func (u *use) add(draining, marked bool) {
 	}
 }
 
-// mark counts a machine that is marked now.
 func (t tally) mark(m *reason.Machine) {
 	u := t.of(m.Pool())
 	u.all.leaving++
 	u.repairs.leaving++
 }
 
-// used returns the use of the budget for the reason of a candidate.
 func (t tally) used(m *reason.Machine, c *reason.Candidate) use {
 	if c.Reason == reason.Unhealthy {
 		return t.of(m.Pool()).repairs

@@ -52,7 +52,6 @@ func (f *fleet) poolNamed(name string) *reason.Pool {
 	return f.pools[name]
 }
 
-// add adds and returns the record of a machine.
 func (f *fleet) add(m *records.Machine) *reason.Machine {
 	record := &reason.Machine{Machine: m, NodePool: f.poolNamed(m.Pool())}
 	f.machines = append(f.machines, record)
@@ -116,7 +115,6 @@ func (f *fleet) poolsOf(p Proposal) []string {
 	return pools
 }
 
-// claimsOf returns the names of the machines' NodeClaims.
 func claimsOf(machines []*reason.Machine) []string {
 	var names []string
 	for _, m := range machines {

@@ -170,7 +170,6 @@ func (m Memory) accountOf(class *v1alpha1.GPUNodeClass, now time.Time) keptAccou
 	return kept
 }
 
-// of returns the memory of a machine.
 func (m *Memory) of(machine *reason.Machine) *machineMemory { return m.machines[machine.Claim.UID] }
 
 // handed returns when pods of the machines of each pool were last handed over.

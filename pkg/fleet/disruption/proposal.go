@@ -32,7 +32,6 @@ func (p Proposal) String() string { return strings.Join(p.Claims, " ") }
 // same reports whether two proposals remove the same machines.
 func (p Proposal) same(o Proposal) bool { return slices.Equal(p.Claims, o.Claims) }
 
-// cost returns the restart costs of a proposal.
 func (p Proposal) cost() (sum planner.MicroUSD) {
 	for _, cost := range p.Restarts {
 		sum += cost
@@ -120,7 +119,6 @@ func surplusOf(l consolidate.Layout, residents []Resident, found consolidate.Out
 	return surplus
 }
 
-// propose searches for a cheaper layout.
 func propose(l *layout.Layout, search solve.Solver) Found {
 	residents := make([]Resident, len(l.Machines))
 	for i, m := range l.Machines {

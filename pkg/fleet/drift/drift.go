@@ -177,7 +177,6 @@ func ofInstances(p *snapshot.Pool, m *records.Machine) *Drift {
 	return &Drift{Sharing, fmt.Sprintf("%s %s, and GPUNodeClass %s has %s now", has, instancesOf(was), p.Class.Name, now)}
 }
 
-// instancesOf describes the instances of GPUs.
 func instancesOf(m nodecontract.MIG) string {
 	text := m.Describe()
 	if m.Replicas > 1 {

@@ -186,7 +186,6 @@ func (s Shape) rest(listed []Refusal, message string) []Refusal {
 	return out
 }
 
-// covers reports whether the refusal covers an offering.
 func (r Refusal) covers(instanceType, zone, capacityType string) bool {
 	has := func(list []string, value string) bool {
 		return slices.Contains(list, v1alpha1.Any) || slices.Contains(list, value)

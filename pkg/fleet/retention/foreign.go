@@ -50,7 +50,6 @@ func draining(c *facts.Cluster) map[string]bool {
 	return held
 }
 
-// freeNode is a node and its free resources.
 type freeNode struct {
 	node *corev1.Node
 	free amounts

@@ -34,7 +34,6 @@ var deviceName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 // nameOf returns the name of a GPU or MIG instance in the slice. It is the UUID, so that it stays the same when other devices are lost.
 func nameOf(uuid string) string { return strings.ToLower(uuid) }
 
-// sliceName returns the name of the slice of a Node.
 func sliceName(node string) string {
 	name := nodecontract.DRADriver + "-" + node
 	if len(name) <= maxName {

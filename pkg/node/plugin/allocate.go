@@ -10,7 +10,6 @@ import (
 	"karve.sh/karve/pkg/node/alloc"
 )
 
-// allocate returns the Allocate response for one container.
 func (m *Manager) allocate(ctx context.Context, resource string, ids []string) (*pluginapi.ContainerAllocateResponse, error) {
 	stated := m.stated(ctx, resource, ids)
 	m.mu.Lock()

@@ -18,7 +18,6 @@ type target struct {
 	slots *slotted
 }
 
-// resources returns the resources of the GPU.
 func (t target) resources() []string {
 	if t.slots == nil {
 		return []string{t.resource}

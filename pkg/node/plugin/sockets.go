@@ -45,7 +45,6 @@ func startOf(t time.Time) string {
 
 const timeDigits, startDigits = 9, 12
 
-// newSocket returns the path of a new socket for a resource.
 func (m *Manager) newSocket(resource string) string {
 	return path.Join(m.dir(), fmt.Sprintf("%s%s-%s-%d%s", agentPrefix, shortName(resource), m.start, m.sockets.Add(1), socketSuffix))
 }

@@ -66,7 +66,6 @@ func (v *improver) destroyAndRepair(before pack.Cost) *solution {
 	return s
 }
 
-// within reports whether the launches are within the limits.
 func (v *improver) within(limits pack.Limits, s *solution) bool {
 	return !v.ctx.Problem.Limited && !v.ctx.Problem.Stocked ||
 		!slices.ContainsFunc(s.machines, func(m search.Machine) bool { return limits.Exceeded(&v.ctx.Problem.Offers[m.Offer].Charge) })
@@ -124,7 +123,6 @@ func (v *improver) refill(s *solution, emptied map[int]bool) {
 	}
 }
 
-// cancel cancels a launch.
 func (v *improver) cancel(s *solution, i int, limits pack.Limits) {
 	m := s.machines[i]
 	s.left.Add(m.Load, 1)

@@ -91,7 +91,6 @@ type batch struct {
 	unplaced int32
 }
 
-// poolOptions are the options that a pool offers.
 type poolOptions struct {
 	pool    int
 	options []int32

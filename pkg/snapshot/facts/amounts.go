@@ -109,7 +109,6 @@ func WithBoundedAmounts(spec *corev1.PodSpec) *corev1.PodSpec {
 	return spec
 }
 
-// amountsIn returns the lists of amounts in a pod's spec.
 func amountsIn(spec *corev1.PodSpec) iter.Seq[corev1.ResourceList] {
 	return func(yield func(corev1.ResourceList) bool) {
 		for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {

@@ -347,7 +347,6 @@ func (c *Cluster) Membership(pod *corev1.Pod) (Membership, bool) {
 	return m, true
 }
 
-// namesGroup reports whether a pod names a group.
 func namesGroup(pod *corev1.Pod) bool {
 	m, err := MembershipOf(pod)
 	return err == nil && m.Group.Name != ""

@@ -358,7 +358,6 @@ type machineInput struct {
 	types facts.Identity[catalog.InstanceType]
 }
 
-// machineOf returns the machine of a NodeClaim.
 func machineOf(c *facts.Claimed, s *facts.Site, types []catalog.InstanceType) Machine {
 	return facts.Remember(&c.MachineSlot, machineInput{s, facts.IdentityOf(types)}, func() *machineMemo {
 		m := &machineMemo{machine: Machine{Claim: c.Claim, Promise: facts.PromiseOf(c.Claim.Annotations), Reservation: ReservationOf(c.Claim)}, site: s}

@@ -64,7 +64,6 @@ func (m *Machine) readStatus() *machineStatus {
 	return f
 }
 
-// stateWith returns the state of a machine with this status.
 func (m *Machine) stateWith(f *machineStatus) lifecycle.State {
 	switch {
 	case f.deleting:

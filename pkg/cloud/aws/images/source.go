@@ -23,7 +23,6 @@ type Source struct {
 	finder *Finder
 }
 
-// clients returns the finder with its clients.
 func (s *Source) clients(ctx context.Context) (*Finder, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -62,7 +62,6 @@ func hasNVIDIA(info ec2types.InstanceTypeInfo) bool {
 	})
 }
 
-// describeZones returns the zones in which each instance type is offered.
 func describeZones(ctx context.Context, clients *api.Clients) (zones map[ec2types.InstanceType][]string, all sets.Set[string], err error) {
 	zones, all = map[ec2types.InstanceType][]string{}, sets.New[string]()
 	pages := ec2.NewDescribeInstanceTypeOfferingsPaginator(clients.EC2, &ec2.DescribeInstanceTypeOfferingsInput{

@@ -209,7 +209,6 @@ func (e *enumeration) join(k, v int, cost pack.Cost) {
 	e.count(e.class[k], v, -1)
 }
 
-// domain returns the entry of a tally for a place.
 func (t *tally) domain(x *place, v int) int {
 	if t.Topology == planner.PerNode {
 		return v + 1

@@ -35,7 +35,6 @@ func (pr *problem) split() (parts []portion, bound bool) {
 	return parts, true
 }
 
-// within returns the offerings and nodes of a domain.
 func (pr *problem) within(offerings, nodes []int, topology, domain int) (o, v []int) {
 	for _, i := range offerings {
 		if pr.domain(pr.Offerings[i].Domains, topology) == domain {

@@ -97,7 +97,6 @@ func (r *rounds) planFor(a *arranger, shares map[*cell]int64) (planner.Plan, boo
 	return plan, check.Plan(r.problem.Snapshot, plan) == nil
 }
 
-// shares returns the pods of each cell.
 func (r *rounds) shares() map[*cell]int64 {
 	out := map[*cell]int64{}
 	for _, q := range r.cohorts() {

@@ -132,7 +132,6 @@ func (r *rounds) domainName(topology int, x *cell) string {
 	return "machines without " + r.problem.Topologies[topology].Key
 }
 
-// cellName returns the names of the domains of a cell.
 func (r *rounds) cellName(q *cohort, x *cell) string {
 	var names []string
 	for _, t := range r.problem.topologies {

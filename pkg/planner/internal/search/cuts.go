@@ -53,7 +53,6 @@ func (h *dual) groups(demand pack.Load) []group {
 	return out
 }
 
-// group returns the group of a set of offers.
 func (h *dual) group(serves []bool, demand pack.Load) group {
 	g := group{serves: serves}
 	for k := range h.state.ctx.Problem.Shapes {
@@ -78,7 +77,6 @@ func (g *group) with(o *group) (union []bool, common bool) {
 	return union, common
 }
 
-// offers returns the number of offers of the group.
 func (g *group) offers() int {
 	n := 0
 	for _, s := range g.serves {
@@ -180,7 +178,6 @@ func (h *dual) demandable(g *group, at pack.Load, machines int64) bool {
 	})
 }
 
-// cutEffort is the pricing effort for cuts.
 var cutEffort = pricing.Effort{Steps: 200, Parts: 60}
 
 // one returns the cut that requires at least one machine for a group.
@@ -285,5 +282,4 @@ func (p *proof) demanding() []cover {
 	return out
 }
 
-// row returns the cut as a row of a relaxation.
 func (c *cut) row() cardinality { return cardinality{c.serves, 1, c.machines} }

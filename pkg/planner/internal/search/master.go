@@ -19,13 +19,11 @@ type column struct {
 	Load  pack.Load
 }
 
-// onHost returns a column for a node of a host.
 func onHost(h int, l pack.Load) column { return column{-1 - h, l} }
 
 // host returns the host of the column, and whether it has one.
 func (c column) host() (h int, ok bool) { return -1 - c.Offer, c.Offer < 0 }
 
-// key returns a string that identifies the column.
 func (c column) key() string {
 	key := make([]byte, 0, 64)
 	key = append(key, byte(c.Offer), byte(c.Offer>>8), byte(c.Offer>>16))
@@ -339,7 +337,6 @@ func (m *Master) launched() []float64 {
 	return n
 }
 
-// require adds a cut.
 func (m *Master) require(c cardinality) {
 	if c.sign > 0 {
 		for t, serves := range c.serves {

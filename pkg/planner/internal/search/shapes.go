@@ -31,7 +31,6 @@ const (
 	startSweeps  = 3
 )
 
-// smoothEffort is the effort of one pricing.
 var smoothEffort = pricing.Effort{Steps: 200}
 
 // startManyShapes starts the search for a plan of many shapes with worths from prices of resources, which also give a bound, and with the parts of the plan. It

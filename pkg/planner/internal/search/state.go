@@ -49,7 +49,6 @@ func (h *state) values() []int64 {
 	return h.ctx.ChoiceValues(h.g.Values)
 }
 
-// hasManyShapes reports whether the problem has many shapes.
 func (h *state) hasManyShapes() bool { return len(h.ctx.Problem.Shapes) > manyShapes }
 
 // fewMachines is the number of machines up to which plans are proven by branching and by whole numbers of machines.

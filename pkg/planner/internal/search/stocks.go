@@ -26,7 +26,6 @@ type charged struct {
 	bare bool
 }
 
-// prices returns the prices of the offers.
 func (m *Context) prices() []int64 {
 	out := make([]int64, len(m.Problem.Offers))
 	for t := range out {

@@ -37,7 +37,6 @@ func between(r *rand.Rand, low, high, step int64) int64 {
 	return max(step, int64(math.Round(x/float64(step)))*step)
 }
 
-// modelsOf returns the GPU models of the types.
 func modelsOf(types []Type) []string {
 	var models []string
 	for _, t := range types {
