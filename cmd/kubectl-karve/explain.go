@@ -160,28 +160,31 @@ func (o *explainOptions) run(ctx context.Context, s streams, kind, name string) 
 	return o.output.print(s.out, a, func() string { return a.Text(cluster.Now, o.output.wide()) })
 }
 
-// ownedBy returns those of what controls pods that a workload controls itself, directly or through others, as a JobSet does with its Jobs. It asks the cluster only
-// if nothing else says so, and leaves out what you may not read.
+// ownedBy returns those of what controls pods that a workload controls itself, directly or through others, as a JobSet does with its Jobs. It lists each kind between
+// them once, only if nothing else says so, and leaves out what you may not list.
 func (c connection) ownedBy(ctx context.Context, kind, namespace, name string, all []explain.Owner) (owned []explain.Owner) {
 	if slices.Contains([]string{"Deployment", "CronJob", "ReplicaSet", "StatefulSet", "Job", "DaemonSet"}, kind) ||
 		slices.ContainsFunc(all, func(o explain.Owner) bool { return o.Kind == kind && o.Name == name }) {
 		return nil
 	}
-	above := map[explain.Owner]*metav1.OwnerReference{}
+	above, listed := map[explain.Owner]explain.Owner{}, map[explain.Owner]bool{}
 	for _, o := range all {
 		for at, n := o, 0; n < mostOwners; n++ {
-			next, known := above[at]
-			if !known {
-				object := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: at.APIVersion, Kind: at.Kind}}
-				if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: at.Name}, object); err == nil {
-					next = metav1.GetControllerOf(object)
+			if of := (explain.Owner{APIVersion: at.APIVersion, Kind: at.Kind}); !listed[of] {
+				listed[of] = true
+				list := &metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{APIVersion: of.APIVersion, Kind: of.Kind + "List"}}
+				_ = c.List(ctx, list, client.InNamespace(namespace)) // Without it, nothing controls them.
+				for i := range list.Items {
+					if next := metav1.GetControllerOf(&list.Items[i]); next != nil {
+						above[explain.Owner{APIVersion: of.APIVersion, Kind: of.Kind, Name: list.Items[i].Name}] = explain.Owner{APIVersion: next.APIVersion, Kind: next.Kind, Name: next.Name}
+					}
 				}
-				above[at] = next
 			}
-			if next == nil {
+			next, controlled := above[at]
+			if !controlled {
 				break
 			}
-			if at = (explain.Owner{APIVersion: next.APIVersion, Kind: next.Kind, Name: next.Name}); at.Kind == kind && at.Name == name {
+			if at = next; at.Kind == kind && at.Name == name {
 				owned = append(owned, o)
 				break
 			}

@@ -41,13 +41,21 @@ type PodGroup struct {
 // Owner is what controls pods, in a namespace.
 type Owner struct{ APIVersion, Kind, Name string }
 
+// controllerOf returns what controls a pod, or the zero value.
+func controllerOf(pod *corev1.Pod) Owner {
+	if c := metav1.GetControllerOf(pod); c != nil {
+		return Owner{c.APIVersion, c.Kind, c.Name}
+	}
+	return Owner{}
+}
+
 // OwnersIn returns what controls the pods of a namespace, each once.
 func (x *Explainer) OwnersIn(namespace string) (all []Owner) {
+	seen := map[Owner]bool{{}: true}
 	for i := range x.cluster.Pods {
-		if c := metav1.GetControllerOf(&x.cluster.Pods[i]); c != nil && x.cluster.Pods[i].Namespace == namespace {
-			if o := (Owner{c.APIVersion, c.Kind, c.Name}); !slices.Contains(all, o) {
-				all = append(all, o)
-			}
+		if o := controllerOf(&x.cluster.Pods[i]); x.cluster.Pods[i].Namespace == namespace && !seen[o] {
+			seen[o] = true
+			all = append(all, o)
 		}
 	}
 	return all
@@ -61,10 +69,14 @@ func (x *Explainer) Workload(kind, namespace, name string, through ...Owner) (Wo
 		reason planner.Reason
 	}
 	members := map[group][]string{}
+	owns := map[Owner]bool{}
+	for _, o := range through {
+		owns[o] = true
+	}
 	now := x.planned()
 	for i := range x.cluster.Pods {
 		pod := &x.cluster.Pods[i]
-		if pod.Namespace != namespace || !belongs(pod, kind, name) && !slices.ContainsFunc(through, func(o Owner) bool { return belongs(pod, o.Kind, o.Name) }) {
+		if pod.Namespace != namespace || !belongs(pod, kind, name) && !owns[controllerOf(pod)] {
 			continue
 		}
 		state, reason := briefState(&now, pod)

@@ -55,7 +55,7 @@ func TestAWorkloadIsExplainedByItsPods(t *testing.T) {
 	if n := len(x.OwnersIn("default")); n != 6 || len(x.OwnersIn("other")) != 0 {
 		t.Errorf("%d owners", n)
 	}
-	if set, err := x.Workload("JobSet", "default", "sweep", Owner{"batch/v1", "Job", "web"}, Owner{"batch/v1", "Job", "web-29384756"}); err != nil || set.Pods != 2 || set.Kind != "JobSet" {
+	if set, err := x.Workload("JobSet", "default", "sweep", Owner{"apps/v1", "Job", "web"}, Owner{"apps/v1", "Job", "web-29384756"}); err != nil || set.Pods != 2 || set.Kind != "JobSet" {
 		t.Errorf("the JobSet is %+v, %v", set, err)
 	}
 	if _, err := explainer(c).Workload("StatefulSet", "default", "web"); err == nil || !strings.Contains(err.Error(), "no pods of StatefulSet default/web exist") {
