@@ -75,6 +75,8 @@ func (o *adviseOptions) run(ctx context.Context, s streams, now time.Time) error
 	if err != nil {
 		return err
 	}
+	s.warn(c.controller)
+	s.notes(c.notes...)
 	workloads, lost := advice.Workloads(found.Pods, c.Pods)
 	a, err := advice.Of(advice.Measured{
 		From: r.From, To: r.To, Cluster: c.Cluster, Workloads: workloads, Billed: found.Billed, GPUBusy: found.GPUBusy, Expired: found.Expired, Notes: append(found.Notes, lost...),
@@ -82,8 +84,6 @@ func (o *adviseOptions) run(ctx context.Context, s streams, now time.Time) error
 	if err != nil {
 		return err
 	}
-	s.warn(c.controller)
-	s.notes(c.notes...)
 	if !o.output.isData() {
 		s.notes(a.Notes...)
 	}

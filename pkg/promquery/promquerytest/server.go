@@ -90,3 +90,25 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	_ = json.NewEncoder(w).Encode(map[string]any{"status": "success", "data": map[string]any{"resultType": kind, "result": result}})
 }
+
+// WithAPod returns a server with what Prometheus has of a machine of $1 an hour, all of whose replicas a pod has held at each time. labels are the pod's: namespace, pod,
+// nodepool, gpunodeclass, owner_kind and owner.
+func WithAPod(labels model.Metric) *Server {
+	of := func(name, value model.LabelValue) model.Metric {
+		all := labels.Clone()
+		all[model.LabelName(name)] = value
+		return all
+	}
+	const windows = 12 // of five minutes, in an hour
+	return &Server{Series: []Series{
+		{Contains: "cluster:karve_cost", Labels: model.Metric{}, Value: windows},
+		{Contains: "nodepool:karve_cost_usd", Labels: of("share", "used"), Value: windows},
+		{Contains: "namespace:karve_cost_usd", Labels: of("share", "used"), Value: windows},
+		{Contains: "owner:karve_cost_usd", Labels: of("share", "used"), Value: windows},
+		{Contains: "label:karve_cost_usd", Labels: of("value", labels["pod"]), Value: windows},
+		{Begins: "sum by (namespace, pod", Contains: "karve_pod_usd_per_hour", Labels: of("share", "used"), Value: windows},
+		{Begins: "sum by (namespace, pod, uid, resource)", Labels: of("resource", "nvidia_com_gpu_shared"), Value: 1},
+		{Begins: "count by (__name__)", Labels: of("__name__", "kube_pod_status_phase"), Value: 1},
+		{Begins: "max by (namespace, pod", Contains: "karve_pod_usd_per_hour", Labels: of("share", "used"), Value: 1},
+	}}
+}

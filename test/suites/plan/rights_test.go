@@ -5,7 +5,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
+	"github.com/prometheus/common/model"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -22,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"karve.sh/karve/pkg/doctor"
+	"karve.sh/karve/pkg/promquery/promquerytest"
 )
 
 // namespaces are those of the rights. The agent of the node shown is in the namespace default.
@@ -32,13 +35,7 @@ func (w *world) rights(t *testing.T) {
 	w.does(t, "create", "namespace", namespaces.Controller)
 	w.does(t, "create", "namespace", namespaces.Prometheus)
 	w.does(t, "apply", "-f", "examples/image-rollout")
-	service := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespaces.Prometheus, Name: "prometheus", Labels: map[string]string{"operated-prometheus": "true"}},
-		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "web", Port: 9090}}},
-	}
-	if err := w.Create(t.Context(), service); err != nil {
-		t.Fatal(err)
-	}
+	w.servePrometheus(t)
 	trace := filepath.Join(t.TempDir(), "trace.csv")
 	if err := os.WriteFile(trace, []byte("cpu_milli,memory_mib,num_gpu,gpu_milli,creation_time,deletion_time\n100,100,1,100,0,600\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -58,9 +55,9 @@ func (w *world) rights(t *testing.T) {
 		{"top pods", []string{"top", "pods"}, ""},
 		{"plan", []string{"plan", types}, ""},
 		{"replay", []string{"replay", trace, types}, ""},
-		{"advise", []string{"advise", types}, "no endpoints available for service"},
+		{"advise", []string{"advise", types}, ""},
 		{"explain", []string{"explain", "pod/holds-0", "-n", "default", types}, ""},
-		{"cost", []string{"cost"}, "no endpoints available for service"},
+		{"cost", []string{"cost"}, ""},
 		{"doctor", []string{"doctor"}, "must be fixed"}, // It has no controller.
 		{"rollout status", []string{"rollout", "status"}, ""},
 		{"rollout status", []string{"rollout", "status", "gpu"}, ""},
@@ -89,9 +86,6 @@ func (w *world) rights(t *testing.T) {
 			if c.verb == "rollout status" && n.Resource == "gpuimagerollouts" && one != (len(c.args) == 3) {
 				continue // The list needs list, and one needs get.
 			}
-			if c.verb != "doctor" && c.fails != "" && (n.Without != "" || n.Resource == "ec2nodeclasses") {
-				continue // It ends before it says what it does without, and that it has no machines.
-			}
 			out, ok := run(n.Right)
 			switch {
 			case c.verb == "doctor":
@@ -111,6 +105,45 @@ func (w *world) rights(t *testing.T) {
 		}
 	}
 	w.page(t, group)
+	w.viewers(t)
+}
+
+// servePrometheus serves the costs of a pod behind a Service, which the API server reaches. It forwards only to addresses of pods, and none of loopback.
+func (w *world) servePrometheus(t *testing.T) {
+	t.Helper()
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var host string
+	for _, a := range addresses {
+		if a, ok := a.(*net.IPNet); ok && a.IP.To4() != nil && a.IP.IsGlobalUnicast() && !a.IP.IsLoopback() {
+			host = a.IP.String()
+		}
+	}
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", net.JoinHostPort(host, "0"))
+	if err != nil || host == "" {
+		t.Fatalf("no address of this computer but those of loopback can be used: %v", err)
+	}
+	server := httptest.NewUnstartedServer(promquerytest.WithAPod(model.Metric{"namespace": "default", "pod": "holds-0", "nodepool": "gpu-shared", "gpunodeclass": "gpu-shared", "owner_kind": "Pod", "owner": "holds-0"}))
+	_ = server.Listener.Close()
+	server.Listener = listener
+	server.Start()
+	t.Cleanup(server.Close)
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	metadata := "metadata: {name: prometheus, namespace: " + namespaces.Prometheus + ", labels: {operated-prometheus: \"true\", kubernetes.io/service-name: prometheus}}\n"
+	file := filepath.Join(t.TempDir(), "prometheus.yaml")
+	text := "apiVersion: v1\nkind: Service\n" + metadata + "spec: {ports: [{name: web, port: 9090}]}\n---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n" + metadata +
+		"addressType: IPv4\nendpoints: [{addresses: [" + host + "], targetRef: {kind: Pod, namespace: " + namespaces.Prometheus + ", name: prometheus}}]\n" +
+		"ports: [{name: web, port: " + port + "}]\n---\napiVersion: v1\nkind: Pod\n" + metadata + "spec: {nodeName: shown, tolerations: [{operator: Exists}], containers: [{name: prometheus, image: prometheus}]}\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.does(t, "apply", "-f", file)
+	w.does(t, "patch", "pod", "prometheus", "--namespace="+namespaces.Prometheus, "--subresource=status", "--patch", `{"status": {"phase": "Running", "podIPs": [{"ip": "`+host+`"}], "podIP": "`+host+`"}}`)
 }
 
 // names reports whether a message names a right that is missing.
