@@ -113,6 +113,11 @@ func TestCostsAreDrawnSelectedLinkedAndExported(t *testing.T) {
 	}
 	change("range", "24h")
 	p.until(`document.getElementById("unit").textContent.includes("per hour") && document.querySelectorAll(".column").length === 24`)
+	for i, name := range legend[:7] {
+		if now := "swatch " + strings.TrimPrefix(shade(name), "swatch "); shade(name) != "" && now != colors[i] {
+			t.Errorf("in another range, %s has the color %q, and had %q", name, now, colors[i])
+		}
+	}
 	change("by", "label")
 	change("label", "team")
 	p.until(`location.search === "?since=24h&by=label%3Ateam" && document.querySelector("#rows th").textContent === "team"`)

@@ -136,6 +136,16 @@ func TestPhoneShowsEverything(t *testing.T) {
 	}
 	p.run(chromedp.Evaluate("document.getElementById('close').click()", nil))
 	p.until("document.getElementById('panel').hidden")
+	for query, title := range map[string]string{"?pod=*&reason=TooLarge": "1 waiting pod", "?pod=default/too-large": "default/too-large", "?pod=default/apart": "default/apart"} {
+		p.run(chromedp.Navigate(url + "/" + query + "#token=" + token))
+		p.untilText("panel-title", title)
+		p.until("document.querySelector('#details .badge, #details .pods')")
+		wide := value[[]int](p, `[document.documentElement.scrollWidth, ...[...document.querySelectorAll("#details, #details > *, #details a, #details summary")].filter((e) => !e.closest(".scrolls")).map((e) => Math.ceil(e.getBoundingClientRect().right))]`)
+		if got := beyond(); got != "" || slices.Max(wide) > 360 {
+			t.Errorf("with %s, clipped: %s, to %d pixels", query, got, slices.Max(wide))
+		}
+		picture(p, "phone-"+strings.NewReplacer("?", "", "/", "-", "*", "all", "&", "-").Replace(query))
+	}
 }
 
 // TestColorsStay reloads the page when other namespaces have the most replicas.
