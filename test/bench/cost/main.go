@@ -26,6 +26,9 @@ import (
 	"karve.sh/karve/test/harness/cluster/builder"
 )
 
+// limit is how long an answer may take. A slower one is an error.
+const limit = 5 * time.Second
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	err := run(ctx)
@@ -87,6 +90,7 @@ func run(ctx context.Context) error {
 	}
 	defer stop()
 	var all []figures
+	var slow []error
 	for _, by := range []string{"pool", "class", "namespace", "label:team", "owner"} {
 		f := figures{By: by}
 		for range 3 {
@@ -103,8 +107,11 @@ func run(ctx context.Context) error {
 		slices.Sort(f.Seconds)
 		fmt.Printf("by %-11s %5d rows   median %.2f s   slowest %.2f s\n", by, f.Rows, f.Seconds[1], f.Seconds[2])
 		all = append(all, f)
+		if f.Seconds[2] > limit.Seconds() {
+			slow = append(slow, fmt.Errorf("by %s: %.2f s are more than %s", by, f.Seconds[2], limit))
+		}
 	}
-	return results.Save(*out, all)
+	return errors.Join(append(slow, results.Save(*out, all))...)
 }
 
 // prometheus starts a Prometheus on a folder of data. It returns its address and a function that stops it.
