@@ -4,6 +4,7 @@ package install
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -29,14 +30,19 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv("ACT_AS") == "aws" {
-		if err := actAsAWS(os.Args[1:], os.Stdout); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
+	var err error
+	switch os.Getenv("ACT_AS") {
+	case "aws":
+		err = actAsAWS(os.Args[1:], os.Stdout)
+	case "page":
+		err = play(context.Background(), append([]string{filepath.Base(os.Args[0])}, os.Args[1:]...))
+	default:
+		os.Exit(m.Run())
 	}
-	os.Exit(m.Run())
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 }
 
 // Headings of parts that are run on their own.
