@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -39,4 +40,49 @@ func TestDocumentsShowActualOutput(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestCommandsInSentencesAreUnderstood parses the commands of this plugin in the text of all pages. TestCommandsOfPagesRun runs those in code blocks.
+func TestCommandsInSentencesAreUnderstood(t *testing.T) {
+	t.Parallel()
+	block, inline := regexp.MustCompile("(?ms)^ *```.*?^ *```"), regexp.MustCompile("`kubectl karve( [^`\n]*)?`")
+	found := 0
+	for _, root := range []string{"README.md", "CONTRIBUTING.md", "charts", "docs", "examples", "test"} {
+		if err := filepath.WalkDir(filepath.Join("..", "..", root), func(path string, _ fs.DirEntry, err error) error {
+			if err != nil || filepath.Ext(path) != ".md" {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			for _, m := range inline.FindAllStringSubmatch(block.ReplaceAllString(string(text), ""), -1) {
+				found++
+				if said := understood(t, strings.Fields(m[1])); said != "" {
+					t.Errorf("%s: kubectl karve%s: %s", path, m[1], said)
+				}
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if found < 20 {
+		t.Errorf("there are %d commands", found)
+	}
+	for _, wrong := range []string{"sing", "plan --tune", "top nodes --sort"} {
+		if understood(t, strings.Fields(wrong)) == "" {
+			t.Errorf("kubectl karve %s is understood", wrong)
+		}
+	}
+}
+
+// understood returns what is wrong with the verb or the flags of a command, or "".
+func understood(t *testing.T, args []string) string {
+	t.Helper()
+	if len(args) > 0 && strings.HasPrefix(args[len(args)-1], "-") {
+		args = append(args, "value")
+	}
+	var out, errOut bytes.Buffer
+	if status := run(t.Context(), append(args, "--help"), streams{strings.NewReader(""), &out, &errOut}); status != 0 {
+		return errOut.String()
+	}
+	return ""
 }
