@@ -25,7 +25,7 @@ RERUNS     = if cat _output/reruns-*.txt 2>/dev/null; then echo "*** These tests
 REFRESH    = mkdir -p _output && rm -f _output/reruns-$@*.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster cluster-down cluster-bin batch-bin kubelet-bin test test-all test-unit test-e2e test-dra test-versions test-upgrade test-kubelet gpu-bundle test-gpu chaos model bench bench-bill bench-burst bench-consolidation bench-cost bench-go bench-groups bench-launch bench-node bench-scale fuzz lint lint-fast lint-all fmt generate verify build release publish image test-image sbom hostile clean
+.PHONY: help demo cluster cluster-down cluster-bin batch-bin kubelet-bin test test-all test-unit test-e2e test-dra test-versions test-upgrade test-kubelet gpu-bundle test-gpu chaos model bench bench-bill bench-burst bench-consolidation bench-cost bench-go bench-groups bench-launch bench-node bench-scale fuzz lint lint-fast lint-all fmt generate verify build release publish site image test-image sbom hostile clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-19s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -177,6 +177,9 @@ release: ## Build all files of a release into _output/release: docs/releasing.md
 
 publish: ## Copy the images and the charts of the release into the registry REPOSITORY
 	tools/publish
+
+site: ## Build the documentation as a site with search into _output/site, with npm; fails if a link leads nowhere
+	tools/site
 
 image: ## Build the container images for amd64 and arm64 with ko; tools/image says what it wants to know
 	tools/image
