@@ -120,7 +120,7 @@ func TestUpdateBotKnowsEverything(t *testing.T) {
 		// Pages on migration quote what others run, and a chart's images have the version of the chart or of the cluster.
 		return strings.HasPrefix(name, "docs/migrate/") || strings.HasPrefix(name, "test/") || !image.MatchString(content(t, name))
 	})
-	want := map[string][]string{"gomod": foldersOf(files(t, "go.mod")), "docker": foldersOf(manifests), "github-actions": {"/"}}
+	want := map[string][]string{"gomod": foldersOf(files(t, "go.mod")), "npm": foldersOf(files(t, "package.json")), "docker": foldersOf(manifests), "github-actions": {"/"}}
 	for ecosystem, folders := range want {
 		slices.Sort(named[ecosystem])
 		if !slices.Equal(named[ecosystem], folders) {
