@@ -117,7 +117,7 @@ export default defineConfig({
       diagrams(md)
     },
   },
-  vite: { plugins: [imports] },
+  vite: { plugins: [imports], build: { chunkSizeWarningLimit: 1000 } },
   themeConfig: {
     logo: icon,
     nav: [
