@@ -96,11 +96,12 @@ func (o *inspectOptions) text(all *overview.Overview, reservations bool, colors 
 	if len(all.Reservations) > 0 && reservations {
 		tables = append(tables, reservationsTable(all))
 	}
-	text := ""
+	var out strings.Builder
 	for i := range tables {
-		text += tables[i].String() + "\n"
+		out.WriteString(tables[i].String() + "\n")
 	}
-	return text + colors.bold(totalsLine(&all.Totals)) + "\n"
+	out.WriteString(colors.bold(totalsLine(&all.Totals)) + "\n")
+	return out.String()
 }
 
 func reservationsTable(all *overview.Overview) table.Table {
