@@ -79,7 +79,9 @@ func TestSiteIsSearchedAndRead(t *testing.T) {
 	}
 }
 
+// TestSiteWithDeadLinkIsNotBuilt is long, because it installs 300 MB of modules. In make test, suites/docs looks at the links of all pages.
 func TestSiteWithDeadLinkIsNotBuilt(t *testing.T) {
+	cluster.Long(t)
 	root := repository(t)
 	for name, c := range map[string]struct{ page, want string }{
 		"to a page":             {"[that](that.md)", "docs/page.md links to that.md, which does not exist"},
