@@ -27,7 +27,7 @@ import (
 
 // placeholders are what commands have instead of something of the reader's, each before what it is in the test.
 var placeholders = strings.NewReplacer(
-	"PATH=$PWD/_output/bin:$PATH ", "", "_output/bin/", "", "export KUBECONFIG=_output/clusters/default/kubeconfig", "",
+	"PATH=$PWD/_output/bin:$PATH", "", "_output/bin/", "", "export KUBECONFIG=_output/clusters/default/kubeconfig", "",
 	"NAMESPACE", "default", "/NAME", "/name", " NAME ", " name ",
 	"replay trace.csv -f manifests/", "replay examples/replay/trace.csv -f examples/", "overlays/production", "test/suites/install/testdata/overlay", "--values slots.yaml", "--values docs/migrate/gpushare/own-nodes.yaml", "http://localhost:9090", "$PROMETHEUS",
 )
