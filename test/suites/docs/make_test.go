@@ -17,7 +17,7 @@ func TestTargetsOfMakeExist(t *testing.T) {
 	named := 0
 	for _, page := range pages(t) {
 		for _, m := range regexp.MustCompile("`(?:[A-Z_]+=\\S+ )*make ([^`\n]+)`").FindAllStringSubmatch(read(t, page), -1) {
-			for _, target := range strings.FieldsSeq(m[1]) {
+			for target := range strings.FieldsSeq(m[1]) {
 				if named++; !strings.Contains(target, "=") && !targets[target] {
 					t.Errorf("%s names make %s, which does not exist", page, target)
 				}
