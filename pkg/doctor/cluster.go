@@ -135,7 +135,7 @@ func agentMissing(f *Facts) []Finding {
 		return nil
 	}
 	if len(f.Agents) == 0 && len(f.pools()) > 0 {
-		return []Finding{{Error, "agent", "no DaemonSet of Karve's agent was found, so no node exposes replicas", "helm upgrade karve charts/karve --reuse-values --set node.enabled=true"}}
+		return []Finding{{Error, "agent", "no DaemonSet of Karve's agent was found, so no node exposes replicas", f.helm("upgrade karve charts/karve --reuse-values --set node.enabled=true")}}
 	}
 	var without []string
 	machines := records.Machines(f.Cluster)

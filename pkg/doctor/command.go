@@ -20,3 +20,12 @@ func command(format string, arguments ...string) string {
 	}
 	return fmt.Sprintf(format, quoted...)
 }
+
+// helm returns a command of Helm for Karve's release, which is in the namespace of the controller, or in that of the guide if there is none.
+func (f *Facts) helm(verb string) string {
+	namespace := "karve-system"
+	if len(f.Controllers) > 0 {
+		namespace = f.Controllers[0].Namespace
+	}
+	return command("helm -n %s ", namespace) + verb
+}

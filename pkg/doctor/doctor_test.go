@@ -135,7 +135,7 @@ func TestEachCheckFindsItsProblem(t *testing.T) {
 	}{
 		"something is not readable": {func(f *Facts) { f.Unread = []Unread{{"Nodes", "forbidden", "list nodes"}} }, Unknown, "Nodes", "could not be checked: forbidden", "list nodes"},
 		"kubectl-karve has a bug":   {func(f *Facts) { f.Unread = []Unread{{"Nodes", "garbled", ""}} }, Unknown, "Nodes", "could not be checked: garbled", "report it as a bug"},
-		"no controller":             {func(f *Facts) { f.Controllers = []Program{} }, Error, "controller", "no Deployment of Karve's controller", "helm upgrade"},
+		"no controller":             {func(f *Facts) { f.Controllers = []Program{} }, Error, "controller", "no Deployment of Karve's controller", "helm -n karve-system upgrade"},
 		"two controllers": {
 			func(f *Facts) { f.Controllers = append(f.Controllers, f.Controllers[0]) }, Error, "controller", "there are 2 installations", "helm uninstall",
 		},
@@ -157,7 +157,7 @@ func TestEachCheckFindsItsProblem(t *testing.T) {
 		"a Karpenter that is not ready":  {karpenter(func(p *Program) { p.Ready = 0 }), Error, "Deployment kube-system/karpenter", "none of its pods is ready", "describe"},
 		"an untested Karpenter":          {karpenter(func(p *Program) { p.Version = "1.9.0" }), Warning, "Deployment kube-system/karpenter", "version 1.9.0 of Karpenter was not tested", "1.14 to 1.15"},
 		"another version of the CLI":     {func(f *Facts) { f.CLI = "v0.2.0" }, Warning, "kubectl-karve", "its version is v0.2.0, and that of Deployment karve-system/karve is 0.1.0", "install kubectl-karve 0.1.0"},
-		"another version of the agent":   {func(f *Facts) { f.Agents[0].Version = "0.0.9" }, Warning, "DaemonSet karve-node/karve-node", "its version is 0.0.9", "helm upgrade"},
+		"another version of the agent":   {func(f *Facts) { f.Agents[0].Version = "0.0.9" }, Warning, "DaemonSet karve-node/karve-node", "its version is 0.0.9", "helm -n karve-system upgrade"},
 		"a CRD that is missing":          {func(f *Facts) { delete(f.CRDs, "gpunodeclasses.karve.sh") }, Error, "CustomResourceDefinition gpunodeclasses.karve.sh", "not installed", "karve-crd"},
 		"a CRD without the version":      {func(f *Facts) { f.CRDs["nodepools.karpenter.sh"] = CRD{Served: []string{"v1beta1"}} }, Error, "CustomResourceDefinition nodepools.karpenter.sh", "does not serve version v1", "karpenter-crd"},
 		"a CRD of another version":       {func(f *Facts) { f.CRDs["gpunodeclasses.karve.sh"] = CRD{Served: []string{"v1alpha1"}, Differs: true} }, Warning, "CustomResourceDefinition gpunodeclasses.karve.sh", "its fields differ from those", "karve-crd"},

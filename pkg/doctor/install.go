@@ -65,7 +65,7 @@ func controllerMissing(f *Facts) []Finding {
 	case f.Controllers == nil: // It could not be read.
 		return nil
 	case len(f.Controllers) == 0:
-		return []Finding{{Error, "controller", "no Deployment of Karve's controller was found", "helm upgrade --install karve charts/karve: see docs/install.md"}}
+		return []Finding{{Error, "controller", "no Deployment of Karve's controller was found", f.helm("upgrade --install karve charts/karve") + " --create-namespace: see docs/install.md"}}
 	case len(f.Controllers) > 1:
 		var names []string
 		for i := range f.Controllers {
@@ -146,7 +146,7 @@ func agentSkew(f *Facts) []Finding {
 	for i := range f.Controllers {
 		for j := range f.Agents {
 			if c, a := &f.Controllers[i], &f.Agents[j]; isSkewed(a.Version, c.Version) {
-				all = append(all, Finding{Warning, a.String(), fmt.Sprintf("its version is %s, and that of %s is %s", a.Version, c, c.Version), "helm upgrade karve charts/karve, with the same tag for both images"})
+				all = append(all, Finding{Warning, a.String(), fmt.Sprintf("its version is %s, and that of %s is %s", a.Version, c, c.Version), f.helm("upgrade karve charts/karve") + ", with the same tag for both images"})
 			}
 		}
 	}
@@ -169,7 +169,7 @@ func crdsMissing(f *Facts) []Finding {
 	}
 	var all []Finding
 	for _, name := range slices.Sorted(maps.Keys(needed)) {
-		fix := "helm upgrade --install karve-crd charts/karve-crd"
+		fix := f.helm("upgrade --install karve-crd charts/karve-crd")
 		if strings.HasSuffix(name, ".karpenter.sh") {
 			fix = "helm upgrade --install karpenter-crd, as Karpenter's guide says"
 		}
@@ -189,7 +189,7 @@ func crdsDiffer(f *Facts) []Finding {
 		if f.CRDs[name].Differs {
 			all = append(all, Finding{
 				Warning, "CustomResourceDefinition " + name, "its fields differ from those of this version: Helm does not upgrade CRDs with a chart, so fields may be missing",
-				"helm upgrade --install karve-crd charts/karve-crd, of the controller's version",
+				f.helm("upgrade --install karve-crd charts/karve-crd") + ", of the controller's version",
 			})
 		}
 	}
@@ -207,7 +207,7 @@ func rightsDenied(f *Facts) []Finding {
 	for _, r := range f.Denied {
 		names = append(names, r.String())
 	}
-	return []Finding{{Error, "the controller's service account", "may not " + words.Named(names, maxRights), "helm upgrade karve charts/karve, which creates the roles, or add the permissions in config/rbac to yours"}}
+	return []Finding{{Error, "the controller's service account", "may not " + words.Named(names, maxRights), f.helm("upgrade karve charts/karve") + ", which creates the roles, or add the permissions in config/rbac to yours"}}
 }
 
 // sameSettings are the flags of the controller that take precedence over environment variables of Karpenter but must have the same value, with Karpenter's defaults.
@@ -234,7 +234,7 @@ func settingsDiffer(f *Facts) []Finding {
 		}
 		all = append(all, Finding{
 			Error, ours.String(), fmt.Sprintf("--%s is %q, and %s of %s is %q: Karve plans with machines that Karpenter does not launch", s.flag, value, s.variable, theirs, other),
-			command("helm upgrade karve charts/karve --reuse-values --set %s=null", s.value),
+			f.helm("upgrade karve charts/karve --reuse-values --set " + s.value + "=null"),
 		})
 	}
 	return all
@@ -313,10 +313,10 @@ func metricsUnread(f *Facts) []Finding {
 	}
 	var all []Finding
 	if len(f.Controllers) > 0 && !f.Monitors.Controller {
-		all = append(all, Finding{Warning, "ServiceMonitor", "the Prometheus Operator is installed, but does not scrape the controller", "helm upgrade karve charts/karve --reuse-values --set serviceMonitor.enabled=true"})
+		all = append(all, Finding{Warning, "ServiceMonitor", "the Prometheus Operator is installed, but does not scrape the controller", f.helm("upgrade karve charts/karve --reuse-values --set serviceMonitor.enabled=true")})
 	}
 	if len(f.Agents) > 0 && !f.Monitors.Agent {
-		all = append(all, Finding{Warning, "PodMonitor", "the Prometheus Operator is installed, but does not scrape the agents", "helm upgrade karve charts/karve --reuse-values --set node.podMonitor.enabled=true"})
+		all = append(all, Finding{Warning, "PodMonitor", "the Prometheus Operator is installed, but does not scrape the agents", f.helm("upgrade karve charts/karve --reuse-values --set node.podMonitor.enabled=true")})
 	}
 	return all
 }
