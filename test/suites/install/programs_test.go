@@ -70,7 +70,8 @@ func (w *world) playPrograms(t *testing.T) []string {
 	if err := errors.Join(os.MkdirAll(filepath.Join(home, "bin"), 0o700), os.MkdirAll(filepath.Join(home, ".config", "k9s"), 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	return []string{"ACT_AS=page", "HOME=" + home, "PATH=" + bin, "REAL_PATH=" + plugin + ":" + filepath.Dir(w.cluster.Kubectl()) + ":" + os.Getenv("PATH")}
+	modules := strings.TrimSpace(string(must(exec.CommandContext(t.Context(), "go", "env", "GOMODCACHE").Output()))) // It is in the home directory.
+	return []string{"ACT_AS=page", "GOMODCACHE=" + modules, "HOME=" + home, "PATH=" + bin, "REAL_PATH=" + plugin + ":" + filepath.Dir(w.cluster.Kubectl()) + ":" + os.Getenv("PATH")}
 }
 
 // play runs a command of a page, without its effect.
