@@ -31,14 +31,18 @@ import (
 	"karve.sh/karve/test/harness/hostile"
 )
 
-// count returns how many objects a test generates: KARVE_HOSTILE, or 3000.
+// count returns how many objects a test generates: KARVE_HOSTILE, or 3000, or half as many in short tests.
 func count(t *testing.T) int {
 	t.Helper()
 	n, err := strconv.Atoi(os.Getenv("KARVE_HOSTILE"))
-	if err != nil {
+	switch {
+	case err == nil:
+		return n
+	case testing.Short():
+		return 1500
+	default:
 		return 3000
 	}
-	return n
 }
 
 // bound is the time limit of a decision about a small cluster with some hostile objects, on a busy machine. Usually it takes some tens of milliseconds.

@@ -14,8 +14,13 @@ import (
 // firstSeed returns KARVE_HOSTILE_SEED, or 1.
 func firstSeed() uint64 { return numberOr("KARVE_HOSTILE_SEED", 1) }
 
-// clusters returns how many clusters a test generates: a tenth of KARVE_HOSTILE, or 100.
-func clusters() uint64 { return numberOr("KARVE_HOSTILE", 1000) / 10 }
+// clusters returns how many clusters a test generates: a tenth of KARVE_HOSTILE, or 100, or half as many in short tests.
+func clusters() uint64 {
+	if testing.Short() {
+		return numberOr("KARVE_HOSTILE", 500) / 10
+	}
+	return numberOr("KARVE_HOSTILE", 1000) / 10
+}
 
 func numberOr(variable string, otherwise uint64) uint64 {
 	if n, err := strconv.ParseUint(os.Getenv(variable), 10, 64); err == nil {
