@@ -19,7 +19,7 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-var update = flag.Bool("update", false, "rewrite the table of states in docs/machines.md")
+var update = flag.Bool("update", false, "rewrite the tables of docs/machines.md")
 
 const page = "../../docs/machines.md"
 
@@ -134,16 +134,12 @@ var facts = []string{
 	v1alpha1.FormerSelectorTermsAnnotation, v1alpha1.CanaryTaintKey, v1alpha1.SchedulingRetriedLabel, v1alpha1.PlannedPodsAnnotation, v1alpha1.PlanAnnotation, v1alpha1.PlannedLaunchesAnnotation,
 }
 
-// An author who adds an annotation or a taint documents in docs/machines.md what it blocks, for how long, and who removes it.
+// An author who adds an annotation or a taint documents in marks what it blocks, for how long, and who removes it.
 func TestEveryAnnotationAndTaintIsFactOrMark(t *testing.T) {
 	t.Parallel()
-	content, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, marks, ok := strings.Cut(string(content), "<!-- marks -->\n")
-	if !ok {
-		t.Fatal("the page has no table of marks")
+	known := slices.Clone(facts)
+	for _, m := range marks {
+		known = append(known, m.Name)
 	}
 	found := 0
 	for _, file := range []string{"../apis/v1alpha1/labels.go", "../nodecontract/annotations.go"} {
@@ -165,8 +161,8 @@ func TestEveryAnnotationAndTaintIsFactOrMark(t *testing.T) {
 				t.Fatal(err)
 			}
 			found++
-			if name = v1alpha1.Group + name; !slices.Contains(facts, name) && !strings.Contains(marks, "| `"+name+"` |") {
-				t.Errorf("%s is neither a fact nor in the table of marks", name)
+			if !slices.Contains(known, v1alpha1.Group+name) {
+				t.Errorf("%s is neither a fact nor in marks", v1alpha1.Group+name)
 			}
 			return true
 		})
