@@ -128,13 +128,15 @@ type Gatherer struct {
 
 // read returns the cluster without the time and the refusals. It records in g.fresh what differs from the last successful read.
 func (g *Gatherer) read(ctx context.Context) (*facts.Cluster, error) {
-	listed := func() (lists, error) { return lists{}, nil }
+	var all lists
+	var listed error
+	var group sync.WaitGroup
 	if g.followed == nil {
-		listed = g.list(ctx)
+		group.Go(func() { all, listed = g.list(ctx) })
 	}
 	updated := g.update(ctx)
-	all, err := listed()
-	if err := errors.Join(updated, err); err != nil {
+	group.Wait()
+	if err := errors.Join(updated, listed); err != nil {
 		return nil, err
 	}
 	g.beginAside()
@@ -239,9 +241,10 @@ type lists struct {
 	nodeClaims   karpv1.NodeClaimList
 }
 
-// list begins to list all objects of the kinds with many objects, and returns a function that waits for them.
-func (g *Gatherer) list(ctx context.Context) func() (lists, error) {
-	g.claims.RLock() // As in objects.
+// list lists all objects of the kinds with many objects.
+func (g *Gatherer) list(ctx context.Context) (lists, error) {
+	g.claims.RLock()
+	defer g.claims.RUnlock()
 	var l lists
 	errs := make([]error, 6)
 	var group sync.WaitGroup
@@ -256,11 +259,8 @@ func (g *Gatherer) list(ctx context.Context) func() (lists, error) {
 		list(i, g.Cached, all)
 	}
 	list(len(errs)-1, g.Live, &l.nodeClaims)
-	return func() (lists, error) {
-		group.Wait()
-		g.claims.RUnlock()
-		return l, errors.Join(errs...)
-	}
+	group.Wait()
+	return l, errors.Join(errs...)
 }
 
 // use sets the objects that were listed.
