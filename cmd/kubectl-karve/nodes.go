@@ -123,14 +123,13 @@ func (o *liveOptions) run(ctx context.Context, s streams, sortBy string, selecte
 		return err
 	}
 	s.notes(note)
+	if !o.output.isData() && pods && len(v.all.Pods)+len(v.all.Waiting) == 0 {
+		s.warn(v.all.Controller)
+		_, err = fmt.Fprintln(s.out, "No such pod holds a shared GPU or waits for one.")
+		return err
+	}
 	v.colors = paletteFor(s.out)
-	return o.output.print(s.out, v.data(), func() string {
-		if pods && len(v.all.Pods)+len(v.all.Waiting) == 0 {
-			s.warn(v.all.Controller)
-			return "No such pod holds a shared GPU or waits for one.\n"
-		}
-		return v.text()
-	})
+	return o.output.print(s.out, v.data(), v.text)
 }
 
 // live is the live view as a program of bubbletea.
