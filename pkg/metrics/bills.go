@@ -31,21 +31,21 @@ func newBills(r prometheus.Registerer) *bills {
 		node: desc("node", "Price of the launched offering when the node was planned.",
 			"node", nodePool, "instance_type", "capacity_type", "zone"),
 		idle: desc("node_idle", "Price of the node's replicas that no pod holds.", "node", nodePool),
-		pod: desc("pod", "Price of the replicas that the pod holds. The pods of a node and its idle part add up to its price.",
+		pod: desc("pod", "Price of the replicas that the pod holds.",
 			"namespace", "pod", "node", nodePool, "owner_kind", "owner"),
-		podDiscount: desc("pod_discount", "What the replicas that the pod holds would cost more in the cloud's list. Missing for a node at its list price.",
+		podDiscount: desc("pod_discount", "List price minus karve_pod_usd_per_hour, if they differ.",
 			"namespace", "pod", "node", nodePool, "owner_kind", "owner"),
-		share: desc("cost", "Price of all machines from their launch until they are gone: used (replicas that pods hold), idle (free replicas of nodes that take pods), "+
-			"and overhead (free replicas of machines that start or leave, and those that DaemonSets hold).", nodePool, "gpunodeclass", "share"),
-		owner:         desc("cost_owner", "Price of the replicas that the pods of a workload hold.", "namespace", "owner_kind", "owner", nodePool),
-		label:         desc("cost_label", "Price of the replicas that pods with a label hold, for each label in costLabels of the chart.", "label", "value", nodePool),
-		shareDiscount: desc("cost_discount", "What all machines would cost more in the cloud's list. Negative where they cost less there, missing where the prices are equal.", nodePool, "gpunodeclass", "share"),
-		ownerDiscount: desc("cost_owner_discount", "What the replicas of a workload would cost more in the cloud's list. Missing where the prices are equal.",
+		share: desc("cost", "Price of all machines from launch to end: used (replicas that pods hold), idle (free replicas of nodes that take pods), "+
+			"and overhead (free replicas of machines that start or leave, and those of DaemonSets).", nodePool, "gpunodeclass", "share"),
+		owner:         desc("cost_owner", "Price of the replicas that a workload's pods hold.", "namespace", "owner_kind", "owner", nodePool),
+		label:         desc("cost_label", "Price of the replicas that pods with a label of costLabels hold.", "label", "value", nodePool),
+		shareDiscount: desc("cost_discount", "List price minus karve_cost_usd_per_hour, if they differ.", nodePool, "gpunodeclass", "share"),
+		ownerDiscount: desc("cost_owner_discount", "List price minus karve_cost_owner_usd_per_hour, if they differ.",
 			"namespace", "owner_kind", "owner", nodePool),
-		labelDiscount: desc("cost_label_discount", "What the replicas of pods with a label would cost more in the cloud's list. Missing where the prices are equal.",
+		labelDiscount: desc("cost_label_discount", "List price minus karve_cost_label_usd_per_hour, if they differ.",
 			"label", "value", nodePool),
 		unknown: prometheus.NewDesc(prometheus.BuildFQName(namespace, "cost", "unpriced_machines"),
-			"Machines without a known price, which count as $0. The leader always exports it.", nil, nil),
+			"Machines without a known price, which count as $0.", nil, nil),
 	}
 	r.MustRegister(b)
 	return b

@@ -11,7 +11,7 @@ import (
 
 // registerBuild registers a metric with the version of the program.
 func registerBuild(r prometheus.Registerer) {
-	g := promauto.With(r).NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "build_info", Help: "1. The labels have the version of the program."}, []string{"version", "revision", "goversion"})
+	g := promauto.With(r).NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "build_info", Help: "1, with the program's version."}, []string{"version", "revision", "goversion"})
 	built := version.This()
 	g.WithLabelValues(built.Version, cmp.Or(built.Revision, "unknown"), built.Go).Set(1)
 }

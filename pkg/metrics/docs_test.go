@@ -58,15 +58,21 @@ func table(t *testing.T) string {
 			if m == nil {
 				t.Fatalf("a metric cannot be read: %s", d)
 			}
-			labels := ""
+			labels, of := "", ""
 			if m[3] != "" {
-				labels = "`" + strings.ReplaceAll(m[3], ",", "`, `") + "`"
+				labels = "{" + m[3] + "}"
 			}
-			rows = append(rows, fmt.Sprintf("| `%s` | %s | %s | %s |\n", m[1], kind(c), labels, m[2]))
+			if (kind(c) == "counter") != strings.HasSuffix(m[1], "_total") {
+				t.Errorf("%s is a %s: the page says that the names of counters, and no others, end in _total", m[1], kind(c))
+			}
+			if kind(c) == "histogram" {
+				of = ", histogram"
+			}
+			rows = append(rows, fmt.Sprintf("| `%s%s`%s | %s |\n", m[1], labels, of, m[2]))
 		}
 	}
 	slices.Sort(rows)
-	return "| metric | type | labels | |\n|---|---|---|---|\n" + strings.Join(rows, "")
+	return "| metric | |\n|---|---|\n" + strings.Join(rows, "")
 }
 
 func TestReferenceListsControllerMetrics(t *testing.T) {

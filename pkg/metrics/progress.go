@@ -39,22 +39,22 @@ func newProgress(r prometheus.Registerer) progress {
 		return prometheus.CounterOpts{Namespace: namespace, Subsystem: "pods", Name: name, Help: help}
 	}
 	return progress{
-		LastPlan:          made.NewGauge(gauge("planner", "last_plan_timestamp_seconds", "Unix time of the latest plan that passed its check. While pods wait, Karve plans at least every ten seconds.")),
+		LastPlan:          made.NewGauge(gauge("planner", "last_plan_timestamp_seconds", "Time of the latest plan that passed its check. While pods wait, Karve plans at least every ten seconds.")),
 		OldestPod:         made.NewGauge(gauge("pods", "oldest_waiting_seconds", "Age of the oldest pod that waits for replicas, or 0.")),
 		GatherSeconds:     duration("gather", "Time to read the state of the cluster."),
-		DisruptionSeconds: duration("disruption", "Duration of a reconciliation of the disruption controller."),
+		DisruptionSeconds: duration("disruption", "Duration of a pass of the disruption controller."),
 		Nominated:         made.NewCounter(counter("nominated_total", "Nominations written to waiting pods.")),
-		PodsMoved:         made.NewCounterVec(counter("moved_total", "Pods evicted or drained from nodes that Karve deletes, with room elsewhere, by the reason for the deletion."), []string{nodePool, "reason"}),
+		PodsMoved:         made.NewCounterVec(counter("moved_total", "Pods evicted or drained, with room elsewhere, from nodes that Karve deletes."), []string{nodePool, "reason"}),
 		StepOverruns: made.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Subsystem: "planner", Name: "step_overruns_total",
-			Help: "Steps of decisions that took too long and were ended: gather, view, plan, check, write. Each is a bug.",
+			Help: "Steps of decisions that took too long and were ended. Each is a bug.",
 		}, []string{"step"}),
-		SetAside: made.NewGauge(gauge("planner", "objects_set_aside", "Objects left out of decisions, because a step took too long at them. The condition PlanningHealthy of NodePools names them.")),
+		SetAside: made.NewGauge(gauge("planner", "objects_set_aside", "Objects left out because decisions took too long at them: condition PlanningHealthy.")),
 		MemoryLimit: made.NewGauge(gauge("memory", "limit_bytes",
-			"Memory limit of the container, or GOMEMLIMIT if that is smaller. 0 if there is none.")),
+			"Memory limit of the container, or GOMEMLIMIT if that is smaller, or 0.")),
 		decisions: made.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: namespace, Subsystem: "decision", Name: "delay_seconds", Buckets: prometheus.ExponentialBuckets(0.01, 2, 14),
-			Help: "Time from the first event of each kind until a controller decides about it. For pending pods in the provisioning controller, of each pod, with the batch window.",
+			Help: "Time from the first event of each kind, and from each pending pod, until a controller decides about it.",
 		}, []string{"controller", "reason"}),
 		claims: made.NewGaugeVec(gauge("pool", "nodeclaims", "NodeClaims, by state (machines.md)."), []string{nodePool, "state"}),
 		oldest: made.NewGaugeVec(gauge("pool", "nodeclaims_oldest_seconds", "Age of the oldest NodeClaim in each state."), []string{nodePool, "state"}),

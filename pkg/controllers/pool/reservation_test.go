@@ -39,16 +39,16 @@ func TestSlotsOfReservationsAreMeasured(t *testing.T) {
 	controller.measureReservations(slots[:1], snapshot.RoomIn(c, slots[:1])) // What is gone has no series.
 	end := strconv.FormatFloat(float64(now.Add(time.Hour).Unix()), 'g', -1, 64)
 	want := `
-		# HELP karve_reservation_end_timestamp_seconds When a capacity reservation ends, or the machines of a capacity block are deleted before its end. Missing if it has no end.
+		# HELP karve_reservation_end_timestamp_seconds When a reservation ends, or the machines of a block are deleted.
 		# TYPE karve_reservation_end_timestamp_seconds gauge
 		karve_reservation_end_timestamp_seconds{instance_type="g4dn.xlarge",reservation="cr-1",zone="us-east-1a"} ` + end + `
-		# HELP karve_reservation_free_replicas Replicas that the free machines of a capacity reservation or block would have, for each NodePool that may launch them.
+		# HELP karve_reservation_free_replicas Replicas that the free machines of a reservation would have.
 		# TYPE karve_reservation_free_replicas gauge
 		karve_reservation_free_replicas{nodepool="gpu-shared",reservation="cr-1",resource="nvidia.com/gpu.shared"} 10
-		# HELP karve_reservation_free_usd_per_hour List price of the free machines of a capacity reservation or block, which are paid and hold no pods.
+		# HELP karve_reservation_free_usd_per_hour List price of the free machines of a reservation, which are paid.
 		# TYPE karve_reservation_free_usd_per_hour gauge
 		karve_reservation_free_usd_per_hour{instance_type="g4dn.xlarge",reservation="cr-1",zone="us-east-1a"} 0.526
-		# HELP karve_reservation_slots Machines of a capacity reservation or block: taken by Karve (used), by others (others), or free.
+		# HELP karve_reservation_slots Machines of a capacity reservation or block: used by Karve, by others, or free.
 		# TYPE karve_reservation_slots gauge
 		karve_reservation_slots{instance_type="g4dn.xlarge",reservation="cr-1",state="free",zone="us-east-1a"} 1
 		karve_reservation_slots{instance_type="g4dn.xlarge",reservation="cr-1",state="others",zone="us-east-1a"} 2

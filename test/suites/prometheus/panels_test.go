@@ -206,9 +206,9 @@ func documented(t *testing.T) map[string]metric {
 	t.Helper()
 	page := must[[]byte](t)(os.ReadFile(filepath.Join(root(t), "docs/metrics.md")))
 	all := map[string]metric{}
-	for _, row := range regexp.MustCompile("(?m)^\\| (`karve_[^|]*) \\| (gauge|counter|histogram) \\|").FindAllStringSubmatch(string(page), -1) {
-		for _, name := range regexp.MustCompile("`(karve_[a-z_]+)`").FindAllStringSubmatch(row[1], -1) {
-			all[name[1]] = metric{histogram: row[2] == "histogram"}
+	for _, row := range regexp.MustCompile("(?m)^\\| (`karve_[^|]*) \\|").FindAllStringSubmatch(string(page), -1) {
+		for _, name := range regexp.MustCompile("`(karve_[a-z0-9_]+)[`{]").FindAllStringSubmatch(row[1], -1) {
+			all[name[1]] = metric{histogram: strings.HasSuffix(row[1], ", histogram")}
 		}
 	}
 	if len(all) < 80 {
