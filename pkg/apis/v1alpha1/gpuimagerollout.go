@@ -94,9 +94,9 @@ type GPUImageRolloutSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.group == 'karpenter.k8s.aws' && self.kind == 'EC2NodeClass'",message="nodeClassRef must name an EC2NodeClass of the group karpenter.k8s.aws"
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="nodeClassRef cannot be changed: create another GPUImageRollout for another EC2NodeClass"
 	NodeClassRef NodeClassReference `json:"nodeClassRef"`
-	// image is the desired image. Newest follows the image that AWS recommends for the cluster's version and the family of the EC2NodeClass. A release, such
-	// as v20261112 (AL2023) or 1.49.0 (Bottlerocket), or an image ID stays at that image. A release that has run well is pinned immediately, without a
-	// canary and outside windows. Any other is tested first, a distrusted one once more. Default: Newest.
+	// image is Newest, which follows the image that AWS recommends for the cluster's version and the family of the EC2NodeClass, a release, such as v20261112
+	// (AL2023) or 1.49.0 (Bottlerocket), or an image ID. A release that has run well is pinned immediately, without a canary and outside windows. Any other is
+	// tested first, a distrusted one once more. Default: Newest.
 	// +optional
 	// +kubebuilder:default=Newest
 	// +kubebuilder:validation:MaxLength=63
@@ -106,19 +106,18 @@ type GPUImageRolloutSpec struct {
 	// +optional
 	// +kubebuilder:default=Automatic
 	Promotion Promotion `json:"promotion,omitempty"`
-	// promoteNow is a release or image ID to promote as soon as its canary has passed the GPU check, without the rest of the soak and outside windows. It
-	// applies to that image only, so it can stay in the spec.
+	// promoteNow is a release or image ID to promote as soon as its canary has passed the GPU check, without the rest of the soak and outside windows.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	PromoteNow string `json:"promoteNow,omitempty"`
-	// soak is how long Karve watches a canary node after its GPU check has passed, for example "30m" or "24h". At most 720h. Default: 1h.
+	// soak is how long Karve watches a canary node after its GPU check has passed, such as "24h". At most 720h. Default: 1h.
 	// +optional
 	// +kubebuilder:default="1h"
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,7}s|[0-9]{1,5}m|[0-9]{1,4}h)+$') && duration(self) <= duration('720h')",message="soak is a time such as 30m or 24h, at most 720h"
 	Soak string `json:"soak,omitempty"`
-	// canaryTimeout is how long a canary node may take from its launch until it passes the GPU check. An image that takes longer is distrusted. From 1m to
-	// 14m, because Karpenter gives up on a node after 15 minutes. Default: 10m.
+	// canaryTimeout is how long a canary node may take from its launch until it passes the GPU check. An image that takes longer is distrusted. From 1m to 14m.
+	// Default: 10m.
 	// +optional
 	// +kubebuilder:default="10m"
 	// +kubebuilder:validation:MaxLength=32
@@ -128,8 +127,8 @@ type GPUImageRolloutSpec struct {
 	// +optional
 	// +kubebuilder:default={}
 	Check GPUCheck `json:"check,omitzero"`
-	// windows are the times at which Karve may promote an image that has passed. Nodes are then replaced at the pace of their NodePools' budgets. An empty
-	// list allows any time. Default: Monday to Thursday from 09:00 to 15:00 UTC.
+	// windows are the times at which Karve may promote an image that has passed. Nodes are then replaced at the pace of their NodePools' budgets. An empty list
+	// allows any time. Default: Monday to Thursday from 09:00 to 15:00 UTC.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:default={{schedule: "0 9 * * 1-4", duration: "6h"}}
@@ -143,7 +142,7 @@ type GPUCheck struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Image string `json:"image,omitempty"`
-	// command is the command with its arguments. Default: the command of the image.
+	// command is the command with its arguments. Default: that of the image.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
@@ -158,7 +157,7 @@ type PromotionWindow struct {
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:XValidation:rule="self.matches('^(@(annually|yearly|monthly|weekly|daily|midnight|hourly)|[^= ]+( [^= ]+){4})$')",message="schedule is cron syntax of five fields, such as '0 9 * * 1-4'; the time zone goes into timeZone"
 	Schedule string `json:"schedule"`
-	// duration is how long the window stays open, for example "6h". From 1m to 168h.
+	// duration is how long the window stays open, such as "6h". From 1m to 168h.
 	// +required
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,5}m|[0-9]{1,3}h)+$') && duration(self) >= duration('1m') && duration(self) <= duration('168h')",message="duration is a time such as 6h or 90m, from 1m to 168h"
@@ -189,7 +188,7 @@ type GPUImageRolloutStatus struct {
 	// current is the image that the EC2NodeClass is pinned to.
 	// +optional
 	Current *GPUImage `json:"current,omitempty"`
-	// replaced is the image to which the EC2NodeClass was pinned before, while the change is in progress.
+	// replaced is the previous pinned image, while the change is in progress.
 	// +optional
 	Replaced *GPUImage `json:"replaced,omitempty"`
 	// candidate is the image that is being tested, or that has passed and waits.
@@ -198,17 +197,17 @@ type GPUImageRolloutStatus struct {
 	// canary is the canary node.
 	// +optional
 	Canary *CanaryNode `json:"canary,omitempty"`
-	// good lists the images that all nodes have run well, latest first. If a promoted image fails, Karve rolls back to the first one.
+	// good lists the images that all nodes have run well, latest first. If a promoted image fails, Karve rolls back to the first.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=5
 	Good []GPUImage `json:"good,omitempty"`
-	// distrusted lists the images that failed, latest first. Karve does not test them again unless spec.image is edited to name them.
+	// distrusted lists the images that failed, latest first. Karve tests them again only if spec.image is edited to name them.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=20
 	Distrusted []DistrustedImage `json:"distrusted,omitempty"`
-	// failedNodes lists the nodes that were launched with the current image and never exposed their replicas.
+	// failedNodes lists nodes that were launched with the current image and never exposed their replicas.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=10

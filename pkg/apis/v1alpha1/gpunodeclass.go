@@ -177,8 +177,7 @@ type GPUNodeClassSpec struct {
 	// +optional
 	// +kubebuilder:default={}
 	Consolidation Consolidation `json:"consolidation,omitzero"`
-	// headroom is the number of replicas that each NodePool of the class keeps free for a burst. If several entries apply at the same time, the largest one
-	// is used.
+	// headroom is the number of replicas that each NodePool of the class keeps free for a burst. The largest entry that applies is used.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
@@ -187,9 +186,9 @@ type GPUNodeClassSpec struct {
 	// +optional
 	// +kubebuilder:default={}
 	Launch Launch `json:"launch,omitzero"`
-	// terminationGracePeriod is how long a node may drain if its NodePool sets no spec.template.spec.terminationGracePeriod, for example "30m" or "1h30m".
-	// Then Karpenter deletes the remaining pods, regardless of PodDisruptionBudgets and karpenter.sh/do-not-disrupt. With "Never", one pod that cannot be
-	// evicted keeps its node. Existing nodes keep the value with which they were launched. At most 720h. Default: 1h.
+	// terminationGracePeriod is how long a node may drain if its NodePool sets no spec.template.spec.terminationGracePeriod, such as "30m" or "Never". Then
+	// Karpenter deletes the remaining pods, regardless of PodDisruptionBudgets and karpenter.sh/do-not-disrupt. Existing nodes keep their value. At most 720h.
+	// Default: 1h.
 	// +optional
 	// +kubebuilder:default="1h"
 	// +kubebuilder:validation:MaxLength=32
@@ -201,13 +200,13 @@ type GPUNodeClassSpec struct {
 //
 // +kubebuilder:validation:XValidation:rule="self.group != 'karve.sh'",message="nodeClassRef must name the cloud provider's own node class, such as karpenter.k8s.aws EC2NodeClass, not a GPUNodeClass"
 type NodeClassReference struct {
-	// group is the API group of the node class, such as karpenter.k8s.aws.
+	// group is the API group, such as karpenter.k8s.aws.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="!self.contains('/')",message="group is the part of apiVersion before the slash, for instance karpenter.k8s.aws"
 	Group string `json:"group"`
-	// kind is the kind of the node class, such as EC2NodeClass.
+	// kind is the kind, such as EC2NodeClass.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
@@ -259,49 +258,45 @@ type NodeClassReference struct {
 // +kubebuilder:validation:XValidation:rule="self.strategy != 'None' || !has(self.busyPercent)",message="the pods of strategy None have whole GPUs and do not slow each other down: remove busyPercent"
 // +kubebuilder:validation:XValidation:rule="self.strategy != 'MIG' || !has(self.busyPercent) || has(self.replicas)",message="pods that have an instance for themselves do not slow each other down: remove busyPercent, or set replicas"
 type Sharing struct {
-	// strategy is TimeSlicing, which shares each GPU among replicas that take turns, MPS, whose replicas run at the same time with limits on memory and
-	// threads, MIG, which divides each GPU into instances with their own memory and compute, MemorySlots, which gives pods slots of a GPU's memory, or None,
-	// which gives pods whole GPUs. MPS needs node.mps.enabled of the chart, MIG node.mig.enabled or something else that divides GPUs. Nodes that were
-	// launched with another strategy are replaced.
+	// strategy is TimeSlicing (replicas take turns on a GPU), MPS (replicas run at the same time, with limits on memory and threads), MIG (instances with their
+	// own memory and compute), MemorySlots (slots of a GPU's memory), or None (whole GPUs). MPS needs node.mps.enabled of the chart, MIG node.mig.enabled or
+	// something else that divides GPUs. A change replaces nodes.
 	// +required
 	Strategy Strategy `json:"strategy"`
-	// backend is DevicePlugin, which exposes replicas as an extended resource of the Node, DRA (Dynamic Resource Allocation), which makes the node agent a
-	// DRA driver for pods with the same requests, or NVIDIADRA, which leaves the GPUs to NVIDIA's DRA driver (gpu.nvidia.com). DRA and NVIDIADRA need
-	// Kubernetes 1.36 and node.dra.enabled of the chart, DRA also a container runtime with CDI (containerd 1.7 or newer) and the resources in
-	// node.dra.resources, NVIDIADRA NVIDIA's driver on the nodes: pods request nvidia.com/gpu or have claims for NVIDIA's DeviceClass, and replicas is the
-	// driver's consumableShares. Nodes that were launched with another backend are replaced. Default: DevicePlugin.
+	// backend is DevicePlugin (replicas are an extended resource of the Node), DRA (the node agent is a DRA driver for pods with the same requests), or
+	// NVIDIADRA (NVIDIA's DRA driver on the nodes allocates the GPUs, and replicas is its consumableShares). DRA and NVIDIADRA need Kubernetes 1.36 and
+	// node.dra.enabled of the chart, DRA also node.dra.resources and a container runtime with CDI. A change replaces nodes. Default: DevicePlugin.
 	// +optional
 	Backend Backend `json:"backend,omitempty"`
-	// replicas is the number of replicas of each GPU, 2 to 128, and with MPS 2 to 48. Required with TimeSlicing and MPS. With MIG, it is the number of pods
-	// that take turns on an instance. Default with MIG: each pod has an instance to itself.
+	// replicas is the number of replicas of each GPU, 2 to 128, with MPS 2 to 48. With MIG, that of each instance; by default, instances are not shared.
+	// Required with TimeSlicing and MPS.
 	// +optional
 	// +kubebuilder:validation:Minimum=2
 	// +kubebuilder:validation:Maximum=128
 	Replicas *int32 `json:"replicas,omitempty"`
-	// maxReplicas allows more replicas than the field replicas, up to this number (2 to 128): as many as the pods of a node need, limited by the memory of
-	// its GPU divided by that of the largest pod that the NodePool admits, by its annotation karve.sh/gpu-memory. A pod without it counts as the memory of a
-	// GPU divided by replicas. Overrides, and NodePools with a limit on replicas, keep their number. Default: replicas.
+	// maxReplicas allows up to this number of replicas (2 to 128) instead of the field replicas: as many as the pods of a node need, and its GPU has memory for,
+	// by the largest annotation karve.sh/gpu-memory of pods that the NodePool admits. A pod without it counts as the memory of a GPU divided by replicas.
+	// Overrides, and NodePools with a limit on replicas, keep their number. Default: replicas.
 	// +optional
 	// +kubebuilder:validation:Minimum=2
 	// +kubebuilder:validation:Maximum=128
 	MaxReplicas *int32 `json:"maxReplicas,omitempty"`
-	// overrides replace the number of replicas for GPUs with certain names.
+	// overrides replace the number of replicas by GPU name.
 	// +optional
 	// +listType=map
 	// +listMapKey=gpuName
 	// +kubebuilder:validation:MaxItems=32
 	Overrides []ReplicasOverride `json:"overrides,omitempty"`
-	// resourceName is the resource that pods request: nvidia.com/gpu.shared, which no other provisioner serves, or nvidia.com/gpu. Default:
-	// nvidia.com/gpu.shared with TimeSlicing and MPS, nvidia.com/gpu with None and with backend NVIDIADRA. With MIG, only for the naming Single.
+	// resourceName is what pods request: nvidia.com/gpu.shared, which no other provisioner serves, or nvidia.com/gpu. Default: nvidia.com/gpu.shared with
+	// TimeSlicing and MPS, nvidia.com/gpu with None and with backend NVIDIADRA. With MIG, only for the naming Single.
 	// +optional
 	// +kubebuilder:validation:Enum=nvidia.com/gpu;nvidia.com/gpu.shared
 	ResourceName string `json:"resourceName,omitempty"`
-	// requestsAboveOne is Allow or Refuse, for containers that request more than one replica. Default: Allow, as in NVIDIA's device plugin. With MPS always
-	// Refuse.
+	// requestsAboveOne is Allow or Refuse, for containers that request more than one replica. Default: Allow. With MPS always Refuse.
 	// +optional
 	RequestsAboveOne RequestsAboveOne `json:"requestsAboveOne,omitempty"`
-	// busyPercent is how much of the time a pod keeps a GPU busy that it has to itself, 1 to 100. The price of work of pods with the annotation
-	// karve.sh/throughput then counts that pods on a GPU slow each other down. A change replaces no nodes. Default: they do not slow each other down.
+	// busyPercent is how much of the time a pod keeps a GPU busy that it has to itself, 1 to 100. Karve then counts that pods with the annotation
+	// karve.sh/throughput slow each other down. A change replaces no nodes. Default: they do not.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
@@ -320,12 +315,11 @@ type Sharing struct {
 // MIGSharing defines the instances into which GPUs are divided. GPUs without a layout are not launched.
 // +kubebuilder:validation:XValidation:rule="!has(self.naming) || self.naming != 'Single' || self.layouts.all(l, has(l.profile))",message="with naming Single pods could not tell the instances of several profiles apart: set the profile of each layout, or use naming Mixed"
 type MIGSharing struct {
-	// naming is Mixed, which names the resource of instances after their profile (nvidia.com/mig-1g.5gb), or Single, which names it nvidia.com/gpu. The
-	// resource of shared instances ends in .shared: nvidia.com/mig-1g.5gb.shared or nvidia.com/gpu.shared. Default: Mixed.
+	// naming is Mixed (resources are named after profiles: nvidia.com/mig-1g.5gb) or Single (nvidia.com/gpu). Names of shared instances end in .shared. Default:
+	// Mixed.
 	// +optional
 	Naming MIGNaming `json:"naming,omitempty"`
-	// layouts are the possible divisions of the GPUs of a node into instances. With naming Mixed, GPUs may have several: each new node gets the one with
-	// which the nodes for the waiting pods are cheapest.
+	// layouts are the possible divisions of the GPUs of a node. With naming Mixed, GPUs may have several: each new node gets the cheapest for the waiting pods.
 	// +required
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -342,18 +336,18 @@ type MIGLayout struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	GPUName string `json:"gpuName"`
-	// gpuMemoryMiB restricts the layout to GPUs with this device memory, in MiB, as in the label karpenter.k8s.aws/instance-gpu-memory: an a100 has 40960 or
-	// 81920. Default: all GPUs with the name that have the profiles.
+	// gpuMemoryMiB restricts the layout to GPUs with this device memory, in MiB: an a100 has 40960 or 81920. Default: all GPUs with the name that have the
+	// profiles.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=16777216
 	GPUMemoryMiB *int64 `json:"gpuMemoryMiB,omitempty"`
-	// profile divides each GPU into as many instances of one profile as fit, such as 1g.5gb or 3g.20gb, as in nvidia-smi.
+	// profile divides each GPU into as many instances of this profile as fit, such as 3g.20gb.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^[1-9]g\.[1-9][0-9]{0,3}gb([+-][a-z]+(\.[a-z]+)?)?$`
 	Profile string `json:"profile,omitempty"`
-	// instances divides each GPU into a number of instances of each profile, such as three of 1g.5gb and two of 2g.10gb.
+	// instances divide each GPU into instances of several profiles, such as three of 1g.5gb and two of 2g.10gb.
 	// +optional
 	// +listType=map
 	// +listMapKey=profile
@@ -386,12 +380,12 @@ type MIGGroup struct {
 
 // MIGInstances is a number of equal instances of a GPU.
 type MIGInstances struct {
-	// profile is the profile of the instances as in nvidia-smi, such as 1g.5gb or 3g.20gb.
+	// profile is the profile as in nvidia-smi, such as 1g.5gb.
 	// +required
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^[1-9]g\.[1-9][0-9]{0,3}gb([+-][a-z]+(\.[a-z]+)?)?$`
 	Profile string `json:"profile"`
-	// count is the number of instances on each GPU, 1 to 16.
+	// count is the number of such instances on each GPU, 1 to 16.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=16
@@ -400,27 +394,27 @@ type MIGInstances struct {
 
 // MPSSharing are the limits of strategy MPS. They apply to each process, not to a pod as a whole.
 type MPSSharing struct {
-	// memoryOvercommitPercent is the sum of the memory limits of all replicas of a GPU in percent of its memory, 100 to 400. With 200, each replica may
-	// allocate twice its share while the GPU has memory left. Default: 100.
+	// memoryOvercommitPercent is the sum of the memory limits of a GPU's replicas in percent of its memory, 100 to 400. With 200, each may allocate twice its
+	// share while the GPU has memory left. Default: 100.
 	// +optional
 	// +kubebuilder:validation:Minimum=100
 	// +kubebuilder:validation:Maximum=400
 	MemoryOvercommitPercent *int32 `json:"memoryOvercommitPercent,omitempty"`
-	// activeThreadPercent is the share of a GPU's threads that a replica may use at the same time, 1 to 100. Default: 100 divided by the replicas.
+	// activeThreadPercent is the share of a GPU's threads that a replica may use at once, 1 to 100. Default: 100 divided by the replicas.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	ActiveThreadPercent *int32 `json:"activeThreadPercent,omitempty"`
-	// users is Any, which lets processes of all users share a GPU without isolation between users, or Single, which makes processes of another user wait
-	// until the GPU is free. Default: Any.
+	// users is Any (processes of all users share a GPU, without isolation between users) or Single (those of another user wait until the GPU is free). Default:
+	// Any.
 	// +optional
 	Users MPSUsers `json:"users,omitempty"`
 }
 
 // MemorySharing defines the slots of device memory that pods can request.
 type MemorySharing struct {
-	// sizes are the sizes of slots, in ascending order, at least 256Mi. Pods request 2Gi as nvidia.com/gpu-2gb, and 1536Mi, which is not a whole number of
-	// Gi, as nvidia.com/gpu-1536mb. The slots of a node depend on its pods. Each slot is on one GPU. Nodes that were launched with other sizes are replaced.
+	// sizes are the sizes of slots, in ascending order, at least 256Mi. Pods request 2Gi as nvidia.com/gpu-2gb, and 1536Mi as nvidia.com/gpu-1536mb. The slots
+	// of a node depend on its pods. A change replaces nodes.
 	// +required
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -430,27 +424,26 @@ type MemorySharing struct {
 	// +kubebuilder:validation:XValidation:rule="[1, 2, 3, 4, 5, 6, 7].all(i, i >= size(self) || quantity(self[i - 1]).isLessThan(quantity(self[i])))",message="sizes must be different and in ascending order, for instance 2Gi, 4Gi and 8Gi"
 	// +kubebuilder:validation:XValidation:rule="self.all(s, quantity(s).compareTo(quantity('256Mi')) >= 0 && quantity(s).compareTo(quantity('1Ti')) <= 0)",message="sizes are 256Mi to 1024Gi"
 	Sizes []string `json:"sizes"`
-	// reserve is the memory of each GPU that is not divided into slots, for the contexts of the driver and of processes, such as 512Mi or 0Mi, at most 64Gi.
-	// Default: 512Mi.
+	// reserve is the memory of each GPU without slots, for the contexts of the driver and of processes, at most 64Gi. Default: 512Mi.
 	// +optional
 	// +kubebuilder:validation:MaxLength=10
 	// +kubebuilder:validation:Pattern=`^(0|[1-9][0-9]{0,6})(Mi|Gi)$`
 	// +kubebuilder:validation:XValidation:rule="quantity(self).compareTo(quantity('64Gi')) <= 0",message="reserve is at most 64Gi"
 	Reserve string `json:"reserve,omitempty"`
-	// enforcement is None, Watch, which reports a pod that uses 10 percent more than its slots have for 30 seconds with an event and a metric, or MPS, which
-	// prevents processes from allocating more. MPS needs node.mps.enabled of the chart and allows at most 48 slots per GPU. Default: Watch.
+	// enforcement is None, Watch (an event and a metric for a pod that uses 10 percent more than its slots for 30 seconds), or MPS (processes cannot allocate
+	// more). MPS needs node.mps.enabled of the chart and allows at most 48 slots per GPU. Default: Watch.
 	// +optional
 	Enforcement MemoryEnforcement `json:"enforcement,omitempty"`
 }
 
 // ReplicasOverride sets the number of replicas for GPUs with one name.
 type ReplicasOverride struct {
-	// gpuName is the name of the GPU as in the label karpenter.k8s.aws/instance-gpu-name, for example t4.
+	// gpuName is the name as in the label karpenter.k8s.aws/instance-gpu-name, for example t4.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	GPUName string `json:"gpuName"`
-	// replicas is the number of replicas of each such GPU, 1 to 128. With 1 the GPU is not shared.
+	// replicas is the number of replicas of each such GPU, 1 to 128.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=128
@@ -459,27 +452,26 @@ type ReplicasOverride struct {
 
 // Consolidation defines when nodes are deleted and when pods are moved.
 type Consolidation struct {
-	// idleAfter is how long a node must have no pods, except those of DaemonSets, before it is deleted, for example "30s" or "1h30m". "Never" keeps idle
-	// nodes. At most 720h. Default: 5m.
+	// idleAfter is how long a node must have no pods, except those of DaemonSets, before it is deleted, such as "1h30m". "Never" keeps idle nodes. At most 720h.
+	// Default: 5m.
 	// +optional
 	// +kubebuilder:default="5m"
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self == 'Never' || (self.matches('^([0-9]{1,7}s|[0-9]{1,5}m|[0-9]{1,4}h)+$') && duration(self) <= duration('720h'))",message="idleAfter is a time such as 30s, 5m or 1h30m, at most 720h, or Never to keep idle machines"
 	IdleAfter string `json:"idleAfter,omitempty"`
-	// policy is WhenCheaper, which deletes idle nodes and moves pods to reduce the cost of the nodes, or WhenIdle, which moves no pods. Default:
-	// WhenCheaper.
+	// policy is WhenCheaper (idle nodes are deleted, and pods move to reduce the cost of the nodes) or WhenIdle (only idle nodes are deleted). Default: WhenCheaper.
 	// +optional
 	// +kubebuilder:default=WhenCheaper
 	Policy ConsolidationPolicy `json:"policy,omitempty"`
-	// restartCost is the cost of restarting a pod in US dollars, as a decimal number, weighted by the pod's deletion cost and priority. Karve moves pods
-	// once the nodes have wasted as much as the restarts cost, with 0 whenever it saves money. Default: 0.05, the price of a g4dn.xlarge for six minutes.
+	// restartCost is the cost of restarting a pod in US dollars, weighted by its deletion cost and priority. Karve moves pods once the nodes have wasted as much
+	// as the restarts cost. Default: 0.05.
 	// +optional
 	// +kubebuilder:default="0.05"
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:Pattern=`^[0-9]{1,6}([.][0-9]{1,6})?$`
 	RestartCost string `json:"restartCost,omitempty"`
-	// unusedAfter is how long the pods of a node hold replicas without using the GPUs before Karve reports the node and its price, such as "2h". "Never"
-	// reports nothing. Needs karve-node on the node. At most 720h. Default: 1h.
+	// unusedAfter is how long the pods of a node hold replicas without using the GPUs before Karve reports the node and its price, such as "2h" or "Never".
+	// Needs karve-node on the node. At most 720h. Default: 1h.
 	// +optional
 	// +kubebuilder:default="1h"
 	// +kubebuilder:validation:MaxLength=32
@@ -491,18 +483,18 @@ type Consolidation struct {
 //
 // +kubebuilder:validation:XValidation:rule="has(self.schedule) == has(self.duration)",message="a headroom with a schedule needs a duration, and the other way round"
 type Headroom struct {
-	// replicas is the number of replicas to keep free in each NodePool of the class, 1 to 10000.
+	// replicas is how many replicas each NodePool of the class keeps free, 1 to 10000.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=10000
 	Replicas int32 `json:"replicas"`
-	// schedule is when the headroom begins, as a cron expression of five fields in UTC, such as "0 7 * * mon-fri". Default: always.
+	// schedule is when the headroom begins: a cron expression in UTC, such as "0 7 * * mon-fri". Default: always.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:Pattern=`^(@(annually|yearly|monthly|weekly|daily|midnight|hourly))|((.+)\s(.+)\s(.+)\s(.+)\s(.+))$`
 	Schedule string `json:"schedule,omitempty"`
-	// duration is how long the headroom applies from each time of schedule, such as "10h". At most 720h.
+	// duration is how long it lasts, such as "10h". At most 720h.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,5}m|[0-9]{1,4}h)+$') && duration(self) <= duration('720h')",message="duration is a time such as 30m or 10h, at most 720h"
@@ -511,9 +503,8 @@ type Headroom struct {
 
 // Launch defines how much choice a NodeClaim leaves the cloud.
 type Launch struct {
-	// maxPremiumPercent is how much more a node may cost per hour than the chosen offering, in percent, 0 to 100. A NodeClaim names all instance types and
-	// zones within this premium that can serve its pods, so that the cloud can launch one that is available and, for spot, one that lasts longer. Default:
-	// 15.
+	// maxPremiumPercent is how much more a node may cost per hour than the chosen offering, in percent, 0 to 100. The cloud may launch all instance types and
+	// zones within this premium that can serve the pods. Default: 15.
 	// +optional
 	// +kubebuilder:default=15
 	// +kubebuilder:validation:Minimum=0
@@ -554,7 +545,7 @@ type GPUNodeClassStatus struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^[0-9]+([.][0-9]+)?$`
 	USDPerHour string `json:"usdPerHour,omitempty"`
-	// unusedNodes is the number of nodes whose pods hold replicas and have not used the GPUs for spec.consolidation.unusedAfter.
+	// unusedNodes is the number of nodes whose pods have not used the GPUs for spec.consolidation.unusedAfter.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	UnusedNodes int64 `json:"unusedNodes"`
@@ -563,19 +554,18 @@ type GPUNodeClassStatus struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^[0-9]+([.][0-9]+)?$`
 	UnusedUSDPerHour string `json:"unusedUSDPerHour,omitempty"`
-	// refusedOfferings lists offerings that the cloud refused to launch and that Karve does not try again before a given time.
+	// refusedOfferings lists offerings that the cloud refused to launch, and when Karve may try them again.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=250
 	RefusedOfferings []RefusedOffering `json:"refusedOfferings,omitempty"`
-	// nodeMismatches lists nodes whose labels do not admit the pods for which Karve launched them. Karve launches no more nodes for such pods until the
-	// pods, the NodePool, the GPUNodeClass or the cloud's node class change, or the node gets the label.
+	// nodeMismatches lists nodes whose labels or taints do not admit the pods for which Karve launched them. Such pods get no more nodes until they, the
+	// NodePool, the GPUNodeClass or the cloud's node class change, or the node gets the label.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=100
 	NodeMismatches []NodeMismatch `json:"nodeMismatches,omitempty"`
-	// waste is the excess cost of the nodes since a cheaper layout became possible, and the steps for which it pays. It is missing if no cheaper layout is
-	// known.
+	// waste is the excess cost of the nodes since a cheaper layout became possible, and the steps for which it pays. Missing if no cheaper layout is known.
 	// +optional
 	Waste *Waste `json:"waste,omitempty"`
 }

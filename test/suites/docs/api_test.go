@@ -53,18 +53,39 @@ func section(crd *apiextensionsv1.CustomResourceDefinition) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\n## %s\n\n`%s/%s`, cluster-scoped, short name `%s`.\n\n%s\n", crd.Spec.Names.Kind, crd.Spec.Group, version.Name,
 		strings.Join(crd.Spec.Names.ShortNames, "`, `"), schema.Description)
-	seen := map[string]string{}
-	for _, part := range []string{"spec", "status"} {
-		b.WriteString("\n| field | type | |\n|---|---|---|\n")
-		fields(&b, part, schema.Properties[part], seen)
+	b.WriteString("\n| field | type | |\n|---|---|---|\n")
+	fields(&b, "spec", schema.Properties["spec"], map[string]string{})
+	// Of the status, the page has only the first level, and the first sentence on each.
+	fmt.Fprintf(&b, "\n`kubectl explain %s.status --recursive` has the fields of these parts of the status:\n\n| field | |\n|---|---|\n", crd.Spec.Names.Singular)
+	for _, name := range slices.Sorted(maps.Keys(schema.Properties["status"].Properties)) {
+		fmt.Fprintf(&b, "| `status.%s` | %s |\n", name, strings.TrimSpace(sentence.FindString(description(name, schema.Properties["status"].Properties[name]))))
 	}
 	return b.String()
 }
 
-// sentence matches texts that begin with a word, and not with a value such as amd64.
-var sentence = regexp.MustCompile(`^(?:a|how|see|the|those|what|when)\b`)
+var (
+	// word matches texts that begin with a word, and not with a value such as amd64.
+	word = regexp.MustCompile(`^(?:a|how|see|the|those|what|when)\b`)
+	// sentence matches the first sentence of a text.
+	sentence = regexp.MustCompile(`^.*?\.( |$)`)
+)
 
-// fields writes a row for each field of a schema, sorted by name. Objects with the fields of an earlier one point to it.
+// description returns the description of a field, which begins with the name of the field, as Go's comments do, without that name.
+func description(name string, field apiextensionsv1.JSONSchemaProps) string {
+	text := strings.Join(strings.Fields(strings.ReplaceAll(field.Description, "|", `\|`)), " ")
+	for _, verb := range []string{" is ", " are ", ": "} {
+		if rest, ok := strings.CutPrefix(text, name+verb); ok {
+			text = rest
+			if word.MatchString(rest) {
+				text = strings.ToUpper(rest[:1]) + rest[1:]
+			}
+		}
+	}
+	return text
+}
+
+// fields writes a row for each field of a schema, sorted by name, but none for an object that only defines what its fields say. Objects with the fields of an
+// earlier one point to it.
 func fields(b *strings.Builder, path string, schema apiextensionsv1.JSONSchemaProps, seen map[string]string) {
 	for _, name := range slices.Sorted(maps.Keys(schema.Properties)) {
 		field := schema.Properties[name]
@@ -76,17 +97,9 @@ func fields(b *strings.Builder, path string, schema apiextensionsv1.JSONSchemaPr
 		if slices.Contains(schema.Required, name) {
 			what += ", required"
 		}
-		text := strings.Join(strings.Fields(strings.ReplaceAll(field.Description, "|", `\|`)), " ")
-		for _, verb := range []string{" is ", " are ", ": "} { // As Go's comments, descriptions begin with the name of the field.
-			if rest, ok := strings.CutPrefix(text, name+verb); ok {
-				text = rest
-				if sentence.MatchString(rest) {
-					text = strings.ToUpper(rest[:1]) + rest[1:]
-				}
-			}
-		}
+		text := description(name, field)
 		known := false
-		if len(inner.Properties) > 0 && !strings.HasSuffix(of, "status.conditions") { // Conditions are the same in all kinds.
+		if len(inner.Properties) > 0 {
 			key, err := json.Marshal(inner.Properties)
 			if err != nil {
 				panic(err)
@@ -97,7 +110,9 @@ func fields(b *strings.Builder, path string, schema apiextensionsv1.JSONSchemaPr
 				text += " Its fields are those of `" + seen[string(key)] + "`."
 			}
 		}
-		fmt.Fprintf(b, "| `%s` | %s | %s |\n", of, what, text)
+		if !known || !strings.HasPrefix(text, name+" defines ") {
+			fmt.Fprintf(b, "| `%s` | %s | %s |\n", of, what, text)
+		}
 		if known {
 			fields(b, below, inner, seen)
 		}
