@@ -26,7 +26,7 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// These tests cover the table "Bad input" of docs/node.md. Each row has a test in this file or in another file of this package.
+// These tests give the agent what is missing, invalid or too large.
 
 func TestInvalidConfigurationKeepsLastGoodOne(t *testing.T) {
 	t.Parallel()

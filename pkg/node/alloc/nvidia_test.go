@@ -8,7 +8,7 @@ import (
 	"karve.sh/karve/pkg/node/alloc"
 )
 
-// The test vectors of NVIDIA's device plugin v0.20.0, internal/rm/allocate_test.go. docs/node.md lists the differences.
+// The test vectors of NVIDIA's device plugin v0.20.0, internal/rm/allocate_test.go. docs/node.md lists the differences that users notice.
 
 // replicasOf returns device IDs, as many of each GPU as counts says.
 func replicasOf(counts map[string]int) []string {

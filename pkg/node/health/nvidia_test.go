@@ -6,7 +6,7 @@ import (
 	"karve.sh/karve/pkg/node/health"
 )
 
-// The test vectors of NVIDIA's device plugin v0.20.0, internal/rm/health_test.go. docs/node.md lists the differences.
+// The test vectors of NVIDIA's device plugin v0.20.0, internal/rm/health_test.go. docs/node.md lists the differences that users notice.
 
 // ignoredByNVIDIA are the XIDs of application errors, which NVIDIA's plugin ignores unless they are enabled.
 var ignoredByNVIDIA = []int{13, 31, 43, 45, 68, 109}

@@ -14,7 +14,7 @@ import (
 )
 
 // The test vectors of NVIDIA's GPU feature discovery v0.20.0: internal/lm/{nvml,resource,mig-strategy}_test.go and tests/expected-output*.txt. docs/node.md
-// lists the differences.
+// lists the differences that users notice.
 
 func full() gpu.Device {
 	return gpu.Device{Product: "MOCKMODEL", MemoryMiB: 300, ComputeMajor: 8}

@@ -14,7 +14,7 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// The test vectors of NVIDIA's device plugin v0.20.0, internal/plugin/server_test.go and internal/rm/rm_test.go. docs/node.md lists the differences.
+// The test vectors of NVIDIA's device plugin v0.20.0, internal/plugin/server_test.go and internal/rm/rm_test.go. docs/node.md lists the differences that users notice.
 
 // managed returns a manager with these GPUs and this configuration.
 func managed(t *testing.T, yaml string, uuids ...string) *Manager {

@@ -15,7 +15,7 @@ import (
 )
 
 // The test vectors of NVIDIA's device plugin v0.20.0, api/config/v1/{replicas,flags,imex}_test.go. They decode JSON fragments into single types. Here each
-// fragment is part of a whole configuration, since JSON is YAML. docs/node.md lists the differences.
+// fragment is part of a whole configuration, since JSON is YAML. docs/node.md lists the differences that users notice.
 
 // read reads a configuration that contains the fragment. Invalid YAML is an error of the same kind.
 func read(format, piece string) (sharing.Config, error) {

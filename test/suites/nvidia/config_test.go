@@ -259,7 +259,7 @@ func drawDocument(t *rapid.T) string {
 	}
 }
 
-// TestConfigurationsMeanWhatTheyMeanToNVIDIA reads generated files with both parsers. docs/node.md has each difference that is allowed here.
+// TestConfigurationsMeanWhatTheyMeanToNVIDIA reads generated files with both parsers. It allows refusedByAgentAlone, and what it counts apart.
 func TestConfigurationsMeanWhatTheyMeanToNVIDIA(t *testing.T) {
 	klog.SetLogger(klog.Logger{})
 	klog.SetOutput(io.Discard)
