@@ -314,7 +314,7 @@ func TestSchedulerGivesUnchangedPodsTheReplicasOfAGPU(t *testing.T) {
 	n.prepared("later")
 }
 
-// This is what the planner has to know of the scheduler: the table in docs/dra.md.
+// This is what the planner has to know of the scheduler.
 func TestReplicasOfAContainerAreOnDifferentGPUs(t *testing.T) {
 	cluster.Long(t)
 	t.Parallel()
