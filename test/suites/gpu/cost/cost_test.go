@@ -60,22 +60,20 @@ func TestSummaryHasTheMedianAndTheWorstClient(t *testing.T) {
 	}
 }
 
-func TestTables(t *testing.T) {
+func TestTable(t *testing.T) {
 	t.Parallel()
-	got := Tables(rows())
+	got := Table(rows())
 	for _, want := range []string{
-		"\n### Short kernels\n", "\n### Inference\n",
-		"\n| clients | TimeSlicing: throughput | p50 | p99 | MPS: throughput | p50 | p99 | MPS, limited threads: throughput | p50 | p99 |\n|---|---|---|---|---|---|---|---|---|---|\n",
-		"\n| 1 | 1.00 | 95 µs | 1.23 ms | 1.00 |", "\n| 16 | 16.00 | 95 µs | 19.8 ms |",
-		"\n| 16 | 500 MiB | 500 MiB | 500 MiB |\n",
+		"\n| load | clients | TimeSlicing | p99 | MPS | p99 | MPS, limited threads | p99 |\n|---|---|---|---|---|---|---|---|\n",
+		"\n| Short kernels | 1 | 1.00 | 1.23 ms | 1.00 |", "\n| Inference | 16 | 16.00 | 19.8 ms |",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("there is no %q in\n%s", want, got)
 		}
 	}
 	// Without MPS there are no columns for it, and what was not measured is a dash.
-	few := Tables([]Row{{Mode: TimeSlicing, Load: "short", Clients: 1, OpsPerSecond: 3, P50us: 1, P99us: 2e6}, {Mode: TimeSlicing, Load: "compute", Clients: 2, OpsPerSecond: 3, P50us: 1, P99us: 2}})
-	for _, want := range []string{"| clients | TimeSlicing: throughput | p50 | p99 |\n|---|---|---|---|\n| 1 | 1.00 | 1 µs | 2 s |\n| 2 | - | - | - |\n", "| 2 | - | 1 µs | 2 µs |\n"} {
+	few := Table([]Row{{Mode: TimeSlicing, Load: "short", Clients: 1, OpsPerSecond: 3, P99us: 2e6}, {Mode: TimeSlicing, Load: "compute", Clients: 4, OpsPerSecond: 3, P99us: 2}})
+	for _, want := range []string{"| load | clients | TimeSlicing | p99 |\n|---|---|---|---|\n| Short kernels | 1 | 1.00 | 2 s |\n| Short kernels | 4 | - | - |\n", "| Compute | 4 | - | 2 µs |\n"} {
 		if !strings.Contains(few, want) {
 			t.Errorf("there is no %q in\n%s", want, few)
 		}
@@ -174,6 +172,16 @@ func TestIntroHolds(t *testing.T) {
 		} {
 			if got := throughput(c.mode, c.load, c.clients); !(c.least <= got && got <= c.most) {
 				t.Errorf("%s: %d clients with load %s and %s have %.2f times the throughput of one, and the introduction says %.2f to %.2f", r.Name, c.clients, c.load, c.mode, got, c.least, c.most)
+			}
+		}
+		for _, c := range []struct {
+			mode    string
+			clients int
+			want    float64
+		}{{TimeSlicing, 1, 520}, {TimeSlicing, 16, 520}, {MPS, 1, 520}, {MPS, 16, 520}, {MPSThreads, 4, 145}, {MPSThreads, 16, 59}} {
+			row, _ := find(r.Rows, c.mode, "compute", c.clients)
+			if got := row.MemoryMiBPerClient; got < c.want-6.5 || got > c.want+6.5 {
+				t.Errorf("%s: %d clients with %s take %.0f MiB each, and the introduction says %.0f", r.Name, c.clients, c.mode, got, c.want)
 			}
 		}
 	}

@@ -15,10 +15,10 @@ var titles = map[string]string{
 
 var descriptions = map[string]string{
 	"short":     "An almost empty kernel, one after the other: the cost of a launch",
-	"polling":   "The same, but the client polls whether the kernel is done, instead of sleeping until the driver wakes it up",
+	"polling":   "The same, but the client polls instead of sleeping until the driver wakes it up",
 	"compute":   "A kernel that has all multiprocessors busy with arithmetic for about 2 ms, one after the other",
 	"memory":    "A kernel that copies 64 MiB of device memory for about 2 ms, one after the other",
-	"inference": "100 requests per second and client, each of 20 kernels of about 100 µs on a quarter of the multiprocessors. Latency counts from the arrival of a request. If the throughput is less than the clients, requests queue up, here for less than 2 s",
+	"inference": "100 requests per second and client, each of 20 kernels of about 100 µs on a quarter of the multiprocessors. If the throughput is less than the clients, requests queue up",
 }
 
 // intro begins with what all reports show. TestIntroHolds compares it with them.
@@ -26,21 +26,16 @@ const intro = `# What sharing a GPU costs
 
 | pods run | with time-slicing | with MPS |
 |---|---|---|
-| long kernels that fill the GPU | They share its throughput without loss | 5 to 10 % more throughput together, not with limited threads |
+| long kernels that fill the GPU | They share its throughput without loss | 5 to 10 % more throughput together, less with limited threads |
 | many short kernels | All together get at most 35 % of what one gets alone | Eight get more than 6 times as much, at the latency of one |
 | inference at 100 requests per second | Four are served at the latency of one. With eight, requests queue up | Sixteen are served, with limited threads at four times the latency |
 
-A client also takes about 520 MiB of device memory, less with MPS and limited threads.
+A client also takes about 520 MiB of device memory, with MPS and limited threads 145 MiB if there are four and 59 MiB if there are sixteen.
 
-Measured by ` + "`make test-gpu`" + ` on real GPUs ([reports](../test/suites/gpu/reports)). Each client is a process with a CUDA context. All run the same load at the
-same time for a second or more, and sleep while they wait for an operation (` + "`CU_CTX_SCHED_BLOCKING_SYNC`" + `). Throughput is that of all clients, relative to one that
-has the GPU alone. p50 is the median client's median latency, p99 the highest 99th percentile of a client.
-
-| mode | |
-|---|---|
-| TimeSlicing | clients take turns, at the default interval of the GPU |
-| MPS | clients run at the same time, each with up to all threads: ` + "`activeThreadPercent: 100`" + ` |
-| MPS, limited threads | each with 100 percent of the threads divided by the clients, the default |
+Measured by ` + "`make test-gpu`" + ` on real GPUs; the [reports](../test/suites/gpu/reports) also have medians, and two and eight clients. Each client is a process with a CUDA
+context, and all run the same load at the same time. The column of a mode has the throughput of all clients, relative to one that has the GPU alone, and p99 is
+the highest 99th percentile of a client. With MPS, each client has up to all threads (` + "`activeThreadPercent: 100`" + `), and with limited threads its share of them,
+the default.
 
 | load | |
 |---|---|
@@ -55,7 +50,7 @@ func Page(reports []Report) string {
 	}
 	for _, r := range reports {
 		fmt.Fprintf(&b, "\n## %s\n\nDriver %s, %s.\n\n![p99 latency by the number of clients](images/%s)\n", r.Product, r.Driver, r.Began.Format(time.DateOnly), r.Picture())
-		b.WriteString(Tables(r.Rows))
+		b.WriteString(Table(r.Rows))
 	}
 	return b.String()
 }
@@ -63,42 +58,24 @@ func Page(reports []Report) string {
 // Picture returns the file name of the report's picture.
 func (r Report) Picture() string { return "sharing-cost-" + r.Name + ".svg" }
 
-// Tables returns a table for each load that was measured, and one of the device memory of contexts.
-func Tables(rows []Row) string {
+// Table returns the throughput and the latency of each load with 1, 4 and 16 clients. The picture has the other numbers of clients.
+func Table(rows []Row) string {
 	var b strings.Builder
 	modes := present(Modes, rows, func(r Row) string { return r.Mode })
+	b.WriteString("\n| load | clients |")
+	for _, mode := range modes {
+		fmt.Fprintf(&b, " %s | p99 |", titles[mode])
+	}
+	b.WriteString("\n|---|---|" + strings.Repeat("---|", 2*len(modes)) + "\n")
 	for _, load := range present(Loads, rows, func(r Row) string { return r.Load }) {
-		fmt.Fprintf(&b, "\n### %s\n\n| clients |", titles[load])
-		for _, mode := range modes {
-			fmt.Fprintf(&b, " %s: throughput | p50 | p99 |", titles[mode])
-		}
-		b.WriteString("\n|---|" + strings.Repeat("---|", 3*len(modes)) + "\n")
 		alone, _ := find(rows, TimeSlicing, load, 1)
-		for _, n := range counts(rows) {
-			fmt.Fprintf(&b, "| %d |", n)
+		for _, n := range []int{1, 4, 16} {
+			fmt.Fprintf(&b, "| %s | %d |", titles[load], n)
 			for _, mode := range modes {
 				b.WriteString(cells(rows, mode, load, n, alone.OpsPerSecond))
 			}
 			b.WriteString("\n")
 		}
-	}
-	b.WriteString("\n### Device memory of a client\n\nBeyond what it allocates, with MPS with its part of the server's memory.\n\n| clients |")
-	for _, mode := range modes {
-		fmt.Fprintf(&b, " %s |", titles[mode])
-	}
-	b.WriteString("\n|---|" + strings.Repeat("---|", len(modes)) + "\n")
-	for _, n := range counts(rows) {
-		fmt.Fprintf(&b, "| %d |", n)
-		for _, mode := range modes {
-			// All loads of one number of clients run in the same contexts.
-			i := slices.IndexFunc(rows, func(r Row) bool { return r.Mode == mode && r.Clients == n })
-			if i < 0 {
-				b.WriteString(" - |")
-				continue
-			}
-			fmt.Fprintf(&b, " %.0f MiB |", rows[i].MemoryMiBPerClient)
-		}
-		b.WriteString("\n")
 	}
 	return b.String()
 }
@@ -106,13 +83,13 @@ func Tables(rows []Row) string {
 func cells(rows []Row, mode, load string, clients int, alone float64) string {
 	r, ok := find(rows, mode, load, clients)
 	if !ok {
-		return " - | - | - |"
+		return " - | - |"
 	}
 	throughput := "-"
 	if alone > 0 {
 		throughput = fmt.Sprintf("%.2f", r.OpsPerSecond/alone)
 	}
-	return fmt.Sprintf(" %s | %s | %s |", throughput, duration(r.P50us), duration(r.P99us))
+	return fmt.Sprintf(" %s | %s |", throughput, duration(r.P99us))
 }
 
 func find(rows []Row, mode, load string, clients int) (Row, bool) {
