@@ -3,8 +3,6 @@ package nodelabels_test
 import (
 	"flag"
 	"fmt"
-	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -20,60 +18,35 @@ func TestDocsListTable(t *testing.T) {
 	docpage.Check(t, "../../docs/scheduling.md", "<!-- labels -->\n", "<!-- end of labels -->\n", table(), *update)
 }
 
-// table returns a table of the labels whose value is known, and two of the others. Labels with the same text share a row.
+// table returns a table of the labels, by what is known about them.
 func table() string {
 	var b strings.Builder
-	b.WriteString("| known before there is a node | value |\n|---|---|\n")
-	for _, r := range rows(nodelabels.Always) {
-		fmt.Fprintf(&b, "| %s | %s |\n", r.labels, r.says)
-	}
-	b.WriteString("\n| known only on the node | use instead |\n|---|---|\n")
-	for _, r := range rows(nodelabels.Later) {
-		fmt.Fprintf(&b, "| %s | %s |\n", r.labels, r.says)
-	}
-	b.WriteString("\n| on no node | written by | use instead |\n|---|---|---|\n")
-	for _, r := range rows(nodelabels.Never) {
-		fmt.Fprintf(&b, "| %s | %s | %s |\n", r.labels, r.by, r.says)
+	b.WriteString("| known | labels |\n|---|---|\n")
+	for _, row := range []struct {
+		known string
+		of    func(*nodelabels.Entry) bool
+	}{
+		{"before there is a node", func(e *nodelabels.Entry) bool { return e.Known == nodelabels.Always }},
+		{"only on the node", func(e *nodelabels.Entry) bool { return e.Known == nodelabels.Later && !e.Free }},
+		{"if the NodePool sets it", func(e *nodelabels.Entry) bool { return e.Known != nodelabels.Always && e.Free }},
+		{"on no node", func(e *nodelabels.Entry) bool { return e.Known == nodelabels.Never && !e.Free }},
+	} {
+		var labels []string
+		for i := range nodelabels.Table {
+			if e := &nodelabels.Table[i]; row.of(e) {
+				labels = append(labels, "`"+e.Key+"`")
+			}
+		}
+		fmt.Fprintf(&b, "| %s | %s |\n", row.known, strings.Join(labels, ", "))
 	}
 	return b.String()
 }
-
-type row struct{ labels, by, says string }
-
-// rows returns the labels about which as much is known.
-func rows(known nodelabels.Known) []row {
-	var all []row
-	for i := range nodelabels.Table {
-		e := &nodelabels.Table[i]
-		if e.Known != known {
-			continue
-		}
-		r := row{"`" + e.Key + "`", e.By, e.Value}
-		if e.Alias != "" {
-			r.says = "that of `" + e.Alias + "`"
-		} else if e.Instead != "" && e.Known != nodelabels.Always {
-			r.says = labelInText.ReplaceAllString(strings.TrimPrefix(e.Instead, "use "), "`$0`")
-		}
-		if e.Free {
-			r.says += "; a NodePool may set it"
-		}
-		same := slices.IndexFunc(all, func(has row) bool { return has.says == r.says && (has.by == r.by || known != nodelabels.Never) })
-		if same < 0 {
-			all = append(all, r)
-			continue
-		}
-		all[same].labels += ", " + r.labels
-	}
-	return all
-}
-
-var labelInText = regexp.MustCompile(`[a-z.8]+/[a-z.<>-]*[a-z*]`)
 
 func TestEachLabelSaysWhatToUseInstead(t *testing.T) {
 	t.Parallel()
 	for i := range nodelabels.Table {
 		e := &nodelabels.Table[i]
-		if e.By == "" || (e.Known == nodelabels.Always) != (e.Value != "" || e.Alias != "") || e.Known != nodelabels.Always && e.Instead == "" {
+		if e.By == "" || e.Known != nodelabels.Always && e.Instead == "" {
 			t.Errorf("%s lacks something: %+v", e.Key, *e)
 		}
 		if found := nodelabels.Find(strings.NewReplacer("<profile>", "1g.5gb", "*", "x").Replace(e.Key)); found != e {

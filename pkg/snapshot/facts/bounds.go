@@ -14,8 +14,7 @@ import (
 )
 
 // The bounds of what a pod may demand of the scheduler. The API server has none but the size of an object, so a single pod could delay the plans for all
-// others. A pod beyond a bound waits alone. They are far above what pods need: a pod that lists all instance types has a thousand values. docs/scheduling.md
-// has the numbers.
+// others. A pod beyond a bound waits alone. They are far above what pods need: a pod that lists all instance types has a thousand values.
 const (
 	// maxNodeTerms bounds the required and preferred terms of node affinity. maxExpressions bounds the expressions in one of them: parsing takes time
 	// proportional to their square.
