@@ -90,8 +90,6 @@ type Rule struct {
 	// Breaks reports whether the machine becomes Broken at the limit.
 	Breaks bool
 	Limit  Limit
-	// Since describes when the limit starts to count.
-	Since string
 	// Owner takes the next step.
 	Owner string
 	// Next is the event that ends the state. Late is what happens at the limit.
@@ -101,49 +99,49 @@ type Rule struct {
 // Table has a rule for each state, in the order of a machine's life.
 var Table = []Rule{
 	{
-		State: Requested, Means: "the NodeClaim was created", Room: Promised, Limit: launchTimeout, Since: "creation of the NodeClaim",
+		State: Requested, Means: "the NodeClaim was created", Room: Promised, Limit: launchTimeout,
 		Owner: "Karpenter", Next: "the cloud launches the machine: Launched", Late: "Karve deletes the NodeClaim and avoids the offering for a while (`refusedOfferings`)",
 	},
 	{
-		State: Launched, Means: "the cloud launched the machine, and it has no Node yet", Room: Promised, Breaks: true, Limit: replicasTimeout, Since: "`Launched`",
+		State: Launched, Means: "the cloud launched the machine, and it has no Node yet", Room: Promised, Breaks: true, Limit: replicasTimeout,
 		Owner: "the kubelet", Next: "the Node registers: Registered", Late: "Broken",
 	},
 	{
-		State: Registered, Means: "the Node has fewer replicas than planned", Room: Promised, Breaks: true, Limit: replicasTimeout, Since: "`Registered`",
+		State: Registered, Means: "the Node has fewer replicas than planned", Room: Promised, Breaks: true, Limit: replicasTimeout,
 		Owner: "the device plugin or DRA driver", Next: "the replicas appear, and Karve removes its startup taint: Initializing", Late: "Broken",
 	},
 	{
 		State: Initializing, Means: "the Node has its replicas, but also another startup taint, or it is not ready", Room: Promised, Breaks: true,
-		Limit: replicasTimeout, Since: "`Registered`, or the annotation `karve.sh/replicas-ready-since` of the Node if that is later",
+		Limit: replicasTimeout,
 		Owner: "the owner of the startup taint; the kubelet", Next: "Karpenter initializes the NodeClaim: Started", Late: "Broken",
 	},
 	{
-		State: Broken, Means: "it did not start in time", Room: NoRoom, Limit: replicasTimeout, Since: "when it became Broken",
+		State: Broken, Means: "it did not start in time", Room: NoRoom, Limit: replicasTimeout,
 		Owner: "Karve", Next: "the breaker of its NodePool opens. If only DaemonSets have pods on it, Karve deletes its NodeClaim: Draining. If it has no Node, Karpenter deletes it 15m after its creation",
 		Late: "Karve deletes its NodeClaim regardless of its pods: Draining",
 	},
 	{
-		State: NodeMissing, Means: "it has registered, but its Node is gone", Room: Promised, Breaks: true, Limit: replicasTimeout, Since: "`Registered`",
+		State: NodeMissing, Means: "it has registered, but its Node is gone", Room: Promised, Breaks: true, Limit: replicasTimeout,
 		Owner: "the kubelet", Next: "the Node appears: Registered", Late: "Broken, and Karve deletes its NodeClaim: Draining",
 	},
 	{
-		State: Started, Means: "it runs pods", Room: Exposed, Budgeted: true, Limit: Limit{Setting: "expireAfter"}, Since: "creation of the NodeClaim", Owner: "Karve",
+		State: Started, Means: "it runs pods", Room: Exposed, Budgeted: true, Limit: Limit{Setting: "expireAfter"}, Owner: "Karve",
 		Next: "it is idle for `idleAfter`: Disrupting. It drifts or costs too much: Replacing", Late: "Karpenter deletes its NodeClaim: Draining. Karve prepares room for its pods 15m earlier",
 	},
 	{
-		State: Unhealthy, Means: "it runs pods, and a condition says that it is unhealthy", Room: Exposed, Budgeted: true, Limit: Limit{"settings.notReadyTimeout", 30 * time.Minute}, Since: "transition of the condition",
-		Owner: "the kubelet; administrators", Next: "it recovers: Started", Late: "Karve replaces it: Replacing. If its kubelet does not respond: Draining. Other conditions have [other limits](disruption.md#unhealthy-nodes)",
+		State: Unhealthy, Means: "it runs pods, and a condition says that it is unhealthy", Room: Exposed, Budgeted: true, Limit: Limit{"settings.notReadyTimeout", 30 * time.Minute},
+		Owner: "the kubelet; administrators", Next: "it recovers: Started", Late: "Karve replaces it: Replacing. If its kubelet does not respond: Draining. Other conditions have other limits",
 	},
 	{
-		State: Replacing, Means: "Karve replaces it: its pods wait for room elsewhere", Room: NoRoom, Budgeted: true, Limit: Limit{Default: ReplacingPatience}, Since: "the annotation `karve.sh/replacing-since`",
+		State: Replacing, Means: "Karve replaces it: its pods wait for room elsewhere", Room: NoRoom, Budgeted: true, Limit: Limit{Default: ReplacingPatience},
 		Owner: "Karve", Next: "there is room for its pods: Disrupting", Late: "it stays: Started. Karve tries again after 10m, doubled each time up to 6h",
 	},
 	{
-		State: Disrupting, Means: "it has the taint `karve.sh/disrupting`", Room: Exposed, Budgeted: true, Limit: settle, Since: "the annotation `karve.sh/disrupting-since`", Owner: "Karve",
+		State: Disrupting, Means: "it has the taint `karve.sh/disrupting`", Room: Exposed, Budgeted: true, Limit: settle, Owner: "Karve",
 		Next: "a pod is bound to it, or something else keeps it: Karve removes the taint, Started or Replacing", Late: "Karve deletes its NodeClaim: Draining",
 	},
 	{
-		State: Draining, Means: "its NodeClaim is being deleted", Room: NoRoom, Budgeted: true, Limit: Limit{"terminationGracePeriod", time.Hour}, Since: "deletion of the NodeClaim", Owner: "Karpenter",
+		State: Draining, Means: "its NodeClaim is being deleted", Room: NoRoom, Budgeted: true, Limit: Limit{"terminationGracePeriod", time.Hour}, Owner: "Karpenter",
 		Next: "Karpenter evicts its pods as PodDisruptionBudgets allow: it is gone", Late: "Karpenter deletes the remaining pods: it is gone. With `Never` it waits for them",
 	},
 }

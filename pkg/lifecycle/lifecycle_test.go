@@ -49,9 +49,9 @@ func short(d time.Duration) string {
 
 func states() string {
 	var b strings.Builder
-	b.WriteString("| state | when | room for pods | owner of the next step | limit | counts from | at the limit |\n|---|---|---|---|---|---|---|\n")
+	b.WriteString("| state | when | who takes the next step | limit |\n|---|---|---|---|\n")
 	for _, r := range Table {
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s |\n", r.State, r.Means, r.Room, r.Owner, limit(r.Limit), r.Since, r.Late)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", r.State, r.Means, r.Owner, limit(r.Limit))
 	}
 	return b.String()
 }
@@ -113,7 +113,7 @@ func TestEveryStateHasOwnerLimitAndNextStep(t *testing.T) {
 	}
 	for _, s := range all {
 		r := Of(s)
-		if r.Means == "" || r.Owner == "" || r.Next == "" || r.Late == "" || r.Since == "" || r.Limit == (Limit{}) {
+		if r.Means == "" || r.Owner == "" || r.Next == "" || r.Late == "" || r.Limit == (Limit{}) {
 			t.Errorf("%s lacks something: %+v", s, *r)
 		}
 		if r.Breaks && (r.Limit != replicasTimeout || !strings.HasPrefix(r.Late, string(Broken))) {
