@@ -28,17 +28,6 @@ func tables() string {
 		}
 		fmt.Fprintf(&b, "| %s%s | %s | %s | %dm | %dMi | %dMi |\n", thousands(l.UpTo.Pods), note, thousands(l.UpTo.Nodes), thousands(l.UpTo.NodeClaims), l.MilliCPU, l.RequestMiB, l.LimitMiB)
 	}
-	b.WriteString("\n| object | bytes |\n|---|---|\n")
-	for _, c := range []struct {
-		of string
-		o  Objects
-	}{{"a pod", Objects{Pods: 1}}, {"a Node", Objects{Nodes: 1}}, {"a NodeClaim, with what its Node has more than another", Objects{NodeClaims: 1}}, {"the controller without objects", Objects{}}} {
-		bytes := Live(c.o) - Live(Objects{})
-		if c.o == (Objects{}) {
-			bytes = Live(c.o)
-		}
-		fmt.Fprintf(&b, "| %s | %s |\n", c.of, thousands(int(bytes)))
-	}
 	return b.String()
 }
 
