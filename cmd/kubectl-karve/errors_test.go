@@ -76,7 +76,7 @@ func serving(t *testing.T, objects http.HandlerFunc) string {
 func TestEachVerbSaysInASentenceWhatIsMissing(t *testing.T) {
 	forbidden, empty, gone := "--kubeconfig="+forbidding(t), "--kubeconfig="+apiServer(t), "--kubeconfig="+kubeconfigFor(t, "http://127.0.0.1:1")
 	const (
-		rights   = ": docs/cli.md lists the permissions for each verb\n"
+		rights   = ": see docs/cli.md#permissions\n"
 		overview = "error: forbidden: you may not list gpunodeclasses.karve.sh, nodeclaims.karpenter.sh, nodepools.karpenter.sh, nodes and pods" + rights
 		plans    = "error: forbidden: you may not list csinodes.storage.k8s.io, daemonsets.apps, gpunodeclasses.karve.sh, namespaces, nodeclaims.karpenter.sh, nodepools.karpenter.sh, nodes, persistentvolumeclaims, persistentvolumes, pods and storageclasses.storage.k8s.io" + rights
 	)

@@ -290,7 +290,7 @@ func (r *factReader) cluster(ctx context.Context, namespace string) {
 		}
 	}
 	if err != nil {
-		r.missed("NodePools, nodes and pods", "list them, and what docs/plan.md names, in all namespaces", err)
+		r.missed("NodePools, nodes and pods", "list them, and what else the ClusterRole karve-viewer allows, in all namespaces", err)
 		return
 	}
 	r.facts.AgentsOn = map[string]bool{}

@@ -114,7 +114,7 @@ func run(ctx context.Context, args []string, s streams) int {
 		return 1 // The user ended it, and knows.
 	}
 	if missing := missingRights(err); missing != "" {
-		err = fmt.Errorf("forbidden: %s: docs/cli.md lists the permissions for each verb", missing)
+		err = fmt.Errorf("forbidden: %s: see docs/cli.md#permissions", missing)
 	}
 	s.error(err)
 	return 1

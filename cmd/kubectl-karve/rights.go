@@ -87,7 +87,7 @@ func (c connection) checkRights(ctx context.Context, verb string, in doctor.Name
 			notes = append(notes, fmt.Sprintf("you may not %s: %s", joinWords(without[d]), d))
 		}
 		if len(missing) > 0 {
-			failed = fmt.Errorf("forbidden: you may not %s: docs/cli.md lists the permissions for each verb", joinWords(missing))
+			failed = fmt.Errorf("forbidden: you may not %s: see docs/cli.md#permissions", joinWords(missing))
 		}
 	}()
 	return func() ([]string, error) {

@@ -216,67 +216,30 @@ func rightsLacking(f *Facts) (findings []Finding) {
 	return findings
 }
 
-// permission is what rights in a row of the table have in common.
-type permission struct {
-	verb, where, does string
-	apart, served     bool
-}
-
 // allVerbs shortens all verbs of a command to the command.
-var allVerbs = strings.NewReplacer("top nodes`, `top pods", "top", "rollout status`, `rollout pause`, `rollout resume`, `rollout promote`, `rollout undo", "rollout")
+var allVerbs = strings.NewReplacer("top nodes`, `top pods", "top")
 
-// Table returns the rights of the verbs as a table in Markdown, of which each row has rights of the same verbs.
+// Table returns the rights that the chart's ClusterRole for viewers does not have as a table in Markdown. Each row has a right, and verbs that do the same without it.
 func Table(in Namespaces) string {
-	where := map[string]string{in.Controller: " in the controller's namespace", in.Agents: " in the agents' namespace", in.Prometheus: " in the namespace of Prometheus"}
-	type cell struct {
-		permission
-		right Right
-	}
-	var cells []cell
-	verbs, fails := map[cell][]string{}, map[Right]string{}
+	where := map[string]string{in.Agents: " in the agents' namespace", in.Prometheus: " in the namespace of Prometheus"}
+	var rows []Need
+	verbs := map[Need][]string{}
 	for _, v := range Verbs(in) {
 		for _, n := range v.Needs {
-			does := cmp.Or(n.Without, "it fails")
-			if before, known := fails[n.Right]; known && does == skipsCheck {
-				does = before // The page says that doctor skips checks.
+			if !n.Apart {
+				continue
 			}
-			fails[n.Right] = does
-			c := cell{permission{n.Verb, where[n.Namespace], does, n.Apart, n.Served}, n.Right}
-			if verbs[c] == nil {
-				cells = append(cells, c)
+			if verbs[n] == nil {
+				rows = append(rows, n)
 			}
-			verbs[c] = append(verbs[c], v.Verbs...)
+			verbs[n] = append(verbs[n], v.Verbs...)
 		}
-	}
-	type row struct {
-		permission
-		verbs string
-	}
-	var rows []row
-	resources := map[row][]string{}
-	for _, c := range cells {
-		r := row{c.permission, "`" + allVerbs.Replace(strings.Join(verbs[c], "`, `")) + "`"}
-		if resources[r] == nil {
-			rows = append(rows, r)
-		}
-		text := strings.TrimPrefix(Right{Group: c.right.Group, Resource: c.right.Resource}.action(), " ")
-		if c.right.Name != "" {
-			text += "` `" + c.right.Name
-		}
-		resources[r] = append(resources[r], "`"+text+"`")
 	}
 	var b strings.Builder
 	b.WriteString("| permission | verbs | without it |\n|---|---|---|\n")
-	for _, r := range rows {
-		need := "`" + r.verb + "`"
-		if r.apart {
-			need += " *"
-		}
-		need += " " + strings.Join(resources[r], ", ") + r.where
-		if r.served {
-			need += ", where served"
-		}
-		fmt.Fprintf(&b, "| %s | %s | %s |\n", need, r.verbs, r.does)
+	for _, n := range rows {
+		resource := strings.TrimPrefix(Right{Group: n.Group, Resource: n.Resource}.action(), " ")
+		fmt.Fprintf(&b, "| `%s` `%s`%s | `%s` | %s |\n", n.Verb, resource, where[n.Namespace], allVerbs.Replace(strings.Join(verbs[n], "`, `")), cmp.Or(n.Without, "it fails"))
 	}
 	return b.String()
 }

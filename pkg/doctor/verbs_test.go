@@ -9,7 +9,7 @@ import (
 	"karve.sh/karve/pkg/internal/docpage"
 )
 
-var update = flag.Bool("update", false, "write the rights of the verbs to docs/cli.md")
+var update = flag.Bool("update", false, "write the rights that viewers lack to docs/cli.md")
 
 // TestPermissionsInTheDocs compares the table in docs/cli.md with the list.
 func TestPermissionsInTheDocs(t *testing.T) {

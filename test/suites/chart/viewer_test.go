@@ -9,7 +9,7 @@ import (
 	"karve.sh/karve/pkg/doctor"
 )
 
-// TestViewerHasTheRightsOfTheVerbs compares the role for users of kubectl karve with the list from which the table in docs/cli.md is made.
+// TestViewerHasTheRightsOfTheVerbs compares the role for users of kubectl karve with the list of what they need.
 func TestViewerHasTheRightsOfTheVerbs(t *testing.T) {
 	type grant struct{ verb, group, resource, name string }
 	wanted := map[grant]bool{}
