@@ -7,7 +7,7 @@ import (
 	"go.yaml.in/yaml/v2"
 )
 
-// The bounds on what is read, so that no manifest takes all of the memory or many minutes. docs/plan.md lists them.
+// The bounds on what is read, so that no manifest takes all of the memory or many minutes.
 const (
 	// MaxSize is the maximum size of all files together in bytes, and of their documents as JSON, in which YAML's aliases are replaced by what they name.
 	MaxSize = 128 << 20
