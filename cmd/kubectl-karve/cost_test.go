@@ -67,7 +67,20 @@ var half = []recorded{
 	{"namespace", `"namespace": "ml", "nodepool": "gpu"`, 0.5},
 }
 
-// TestDocumentOfCostsShowsActualOutput runs the commands in docs/cost.md with a Prometheus, and compares their output.
+// ofOwnersInAWeek is what the owners of the example in docs/cost.md have cost in its first week.
+const ofOwnersInAWeek = `2026-10-01 00:00 to 2026-10-08 00:00 UTC, 168 h
+no data for 3 h of 168 h (1.8 %), which count as $0: 2026-10-01 00:00 to 2026-10-01 03:00 UTC
+
+NAMESPACE   KIND          OWNER           USED $    IDLE $   OVERHEAD $   TOTAL $     SHARE
+research    CronJob       nightly-eval   3091.20   1043.44         0.00   4134.64    60.3 %
+inference   Deployment    llm            1024.80    345.92         0.00   1370.72    20.0 %
+inference   Deployment    chat            688.80    122.21        21.11    832.12    12.1 %
+notebooks   StatefulSet   jupyter         352.80     62.59        10.81    426.20     6.2 %
+                          (unused)          0.00     88.37         0.00     88.37     1.3 %
+total                                    5157.60   1662.53        31.92   6852.05   100.0 %
+`
+
+// TestDocumentOfCostsShowsActualOutput runs the command in docs/cost.md and one by owner with a Prometheus, and compares their output.
 func TestDocumentOfCostsShowsActualOutput(t *testing.T) {
 	text, err := os.ReadFile("../../docs/cost.md")
 	if err != nil {
@@ -84,9 +97,10 @@ func TestDocumentOfCostsShowsActualOutput(t *testing.T) {
 		recorded{"owner", `"namespace": "research", "owner_kind": "CronJob", "owner": "nightly-eval", "nodepool": "gpu-large"`, 18.4},
 		recorded{"owner", `"namespace": "inference", "owner_kind": "Deployment", "owner": "llm", "nodepool": "gpu-large"`, 6.1})
 	commands := shown.FindAllStringSubmatch(string(text), -1)
-	if len(commands) != 2 {
+	if len(commands) != 1 {
 		t.Errorf("the page shows %d commands", len(commands))
 	}
+	commands = append(commands, []string{"", "cost --from 2026-10-01 --to 2026-10-08 --by owner", ofOwnersInAWeek})
 	for _, command := range commands {
 		var out, errOut bytes.Buffer
 		if status := run(t.Context(), append(strings.Fields(command[1]), "--prometheus", url), streams{strings.NewReader(""), &out, &errOut}); status != 0 {
