@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// versionsGuide is the page about what became of Karpenter's older kinds and fields. It has a row for each of those below.
+// versionsGuide is the page about files for Karpenter's older versions.
 const versionsGuide = "docs/migrate/karpenter-versions.md"
 
 // successor is what took the place of a kind.
@@ -40,8 +40,7 @@ const (
 	derived          = "nothing: the instance type has it"
 )
 
-// moved says what became of fields of Karpenter's older versions, by kind and path. Fields that are as before are not in it. docs/migrate/karpenter-versions
-// explains each.
+// moved says what became of fields of Karpenter's older versions, by kind and path. Fields that are as before are not in it.
 var moved = map[string]map[string]string{
 	"Provisioner": {
 		"spec.annotations":                    "spec.template.metadata.annotations",

@@ -1,7 +1,6 @@
 package manifests
 
 import (
-	"os"
 	"strings"
 	"testing"
 
@@ -53,25 +52,4 @@ func hasField(t *testing.T, of schema.GroupKind, path string) bool {
 		at = &next
 	}
 	return true
-}
-
-// The messages point to the page, so it has each field of them.
-func TestGuideHasEachMovedField(t *testing.T) {
-	t.Parallel()
-	page, err := os.ReadFile("../../" + versionsGuide)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for kind, paths := range moved {
-		for path := range paths {
-			if !strings.Contains(string(page), "`"+path+"`") && !strings.Contains(string(page), "`"+path+":") {
-				t.Errorf("the page does not have %s of %s", path, kind)
-			}
-		}
-	}
-	for gk := range successors {
-		if !strings.Contains(string(page), "`"+gk.Kind+"`") {
-			t.Errorf("the page does not have %s", gk.Kind)
-		}
-	}
 }
