@@ -1,5 +1,3 @@
-//go:build cgo
-
 package nvml
 
 import (
@@ -30,16 +28,13 @@ func (l *Library) register() error {
 		return err
 	}
 	l.events, l.registered = events, nil
-	for _, uuid := range l.alive() {
-		l.mu.Lock()
-		handle := l.known[uuid].handle
-		l.mu.Unlock()
-		types, code := handle.GetSupportedEventTypes()
+	for uuid, k := range l.alive() {
+		types, code := k.handle.GetSupportedEventTypes()
 		if code == nvml.SUCCESS && types&nvml.EventTypeXidCriticalError == 0 {
 			code = nvml.ERROR_NOT_SUPPORTED
 		}
 		if code == nvml.SUCCESS {
-			code = handle.RegisterEvents(nvml.EventTypeXidCriticalError, events)
+			code = k.handle.RegisterEvents(nvml.EventTypeXidCriticalError, events)
 		}
 		if code == nvml.ERROR_GPU_IS_LOST {
 			l.markLost(uuid)
@@ -62,11 +57,13 @@ func (l *Library) unregister() {
 	}
 }
 
-// alive returns the GPUs that are not lost.
-func (l *Library) alive() []string {
+// alive returns the GPUs that are not lost, by UUID.
+func (l *Library) alive() map[string]known {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(l.known)), func(uuid string) bool { return l.lost[uuid] })
+	alive := maps.Clone(l.known)
+	maps.DeleteFunc(alive, func(uuid string, _ known) bool { return l.lost[uuid] })
+	return alive
 }
 
 // Wait implements gpu.Library.
@@ -149,11 +146,8 @@ func (l *Library) waitsForLost() bool {
 func (l *Library) probe() error {
 	alive := l.alive()
 	var errs []error
-	for _, uuid := range alive {
-		l.mu.Lock()
-		handle := l.known[uuid].handle
-		l.mu.Unlock()
-		_, code := handle.GetTemperature(nvml.TEMPERATURE_GPU)
+	for uuid, k := range alive {
+		_, code := k.handle.GetTemperature(nvml.TEMPERATURE_GPU)
 		switch code {
 		case nvml.SUCCESS, nvml.ERROR_NOT_SUPPORTED:
 		case nvml.ERROR_GPU_IS_LOST:

@@ -1,5 +1,3 @@
-//go:build cgo
-
 package nvml
 
 import (
@@ -21,12 +19,6 @@ func (l *Library) checkFiles() error {
 	l.mu.Lock()
 	l.files = l.files || err == nil
 	files := l.files
-	var minors []int
-	for uuid, k := range l.known {
-		if !l.lost[uuid] {
-			minors = append(minors, k.device.Minor)
-		}
-	}
 	l.mu.Unlock()
 	if !files {
 		return nil
@@ -34,8 +26,8 @@ func (l *Library) checkFiles() error {
 	if err != nil {
 		return fmt.Errorf("%s: %w: %w", control, err, errFile)
 	}
-	for _, minor := range minors {
-		path := filepath.Join(l.options.Dev, fmt.Sprintf("nvidia%d", minor))
+	for _, k := range l.alive() {
+		path := filepath.Join(l.options.Dev, fmt.Sprintf("nvidia%d", k.device.Minor))
 		if err := unix.Access(path, unix.R_OK|unix.W_OK); err != nil {
 			return fmt.Errorf("%s: %w: %w", path, err, errFile)
 		}

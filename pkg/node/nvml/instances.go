@@ -1,5 +1,3 @@
-//go:build cgo
-
 package nvml
 
 import (
@@ -11,12 +9,6 @@ import (
 
 	"karve.sh/karve/pkg/node/gpu"
 )
-
-// migDevice is a MIG instance that was read.
-type migDevice struct {
-	gpu    string // The UUID of its GPU.
-	handle nvml.Device
-}
 
 // instances reads the MIG instances of a GPU. Those to which the process has no access are not listed.
 func (l *Library) instances(i int, handle nvml.Device) ([]gpu.Instance, map[string]nvml.Device, error) {
@@ -72,12 +64,12 @@ func readInstance(i, at int, handle nvml.Device) (gpu.Instance, error) {
 }
 
 // instanceUsage returns the usage of a MIG instance. NVML reports only its memory and its processes.
-func (l *Library) instanceUsage(uuid string, p migDevice) (gpu.Usage, error) {
+func (l *Library) instanceUsage(uuid string, handle nvml.Device) (gpu.Usage, error) {
 	u := gpu.Usage{GPUPercent: -1, MemoryPercent: -1, TemperatureCelsius: -1, PowerMilliwatts: -1, EnergyMillijoules: -1, SMClockMHz: -1, MemClockMHz: -1}
-	if err := callError(l.memory(p.handle, &u), "reading the memory of %s", uuid); err != nil {
+	if err := callError(l.memory(handle, &u), "reading the memory of %s", uuid); err != nil {
 		return gpu.Usage{}, err
 	}
-	memory, code := l.running(p.handle)
+	memory, code := l.running(handle)
 	if err := callError(code, "reading the processes of %s", uuid); err != nil {
 		return gpu.Usage{}, err
 	}

@@ -1,5 +1,3 @@
-//go:build cgo
-
 package nvml_test
 
 import (

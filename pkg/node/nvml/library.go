@@ -1,5 +1,3 @@
-//go:build cgo
-
 package nvml
 
 import (
@@ -45,14 +43,13 @@ type Library struct {
 	registered []string // The GPUs in events.
 
 	// mu guards the fields below. NVML is not called while it is held.
-	mu         sync.Mutex
-	known      map[string]known
-	migDevices map[string]migDevice // MIG instances
-	lost       map[string]bool
-	pending    []gpu.Event
-	shares     map[string]shares
-	counters   map[string]*counters
-	unusable   []gpu.Unusable
+	mu       sync.Mutex
+	known    map[string]known
+	lost     map[string]bool
+	pending  []gpu.Event
+	shares   map[string]shares
+	counters map[string]*counters
+	unusable []gpu.Unusable
 	// files reports whether there were device files.
 	files bool
 }
@@ -133,7 +130,7 @@ func (l *Library) start() error {
 		l.has[name] = l.api.Extensions().LookupSymbol(name) == nil
 	}
 	l.mu.Lock()
-	l.known, l.migDevices, l.lost, l.pending, l.shares = map[string]known{}, map[string]migDevice{}, map[string]bool{}, nil, map[string]shares{}
+	l.known, l.lost, l.pending, l.shares = map[string]known{}, map[string]bool{}, nil, map[string]shares{}
 	l.counters = map[string]*counters{}
 	l.mu.Unlock()
 	_, err := l.devices()
@@ -196,16 +193,25 @@ func (l *Library) Devices() ([]gpu.Device, error) {
 func (l *Library) SetComputeMode(uuid string, mode gpu.ComputeMode) error {
 	l.open.RLock()
 	defer l.open.RUnlock()
-	if !l.ready {
-		return gpu.ErrClosed
-	}
-	l.mu.Lock()
-	k, ok := l.known[uuid]
-	l.mu.Unlock()
-	if !ok {
-		return fmt.Errorf("setting the compute mode of %s: %w", uuid, gpu.ErrUnknown)
+	k, err := l.lookup("setting the compute mode of", uuid)
+	if err != nil {
+		return err
 	}
 	return callError(k.handle.SetComputeMode(nvml.ComputeMode(mode)), "setting the compute mode of %s", uuid)
+}
+
+// lookup returns a GPU that was read. l.open is held.
+func (l *Library) lookup(doing, uuid string) (known, error) {
+	if !l.ready {
+		return known{}, gpu.ErrClosed
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	k, ok := l.known[uuid]
+	if !ok {
+		return known{}, fmt.Errorf("%s %s: %w", doing, uuid, gpu.ErrUnknown)
+	}
+	return k, nil
 }
 
 // displays are the products that only drive a screen. NVIDIA's go-nvlib, through which its plugin lists GPUs, leaves them out too.
@@ -236,12 +242,7 @@ func (l *Library) devices() ([]gpu.Device, error) {
 			found[uuid] = k
 		}
 	}
-	l.known, l.migDevices = found, map[string]migDevice{}
-	for uuid, k := range found {
-		for id, handle := range k.migDevices {
-			l.migDevices[id] = migDevice{gpu: uuid, handle: handle}
-		}
-	}
+	l.known = found
 	l.mu.Unlock()
 	l.forgetCounters(func(uuid string) bool {
 		_, there := l.known[uuid]

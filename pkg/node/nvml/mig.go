@@ -1,5 +1,3 @@
-//go:build cgo
-
 package nvml
 
 import (
@@ -16,14 +14,9 @@ import (
 
 // handleOf returns the handle of a GPU and its memory in bytes.
 func (l *Library) handleOf(doing, uuid string) (nvml.Device, uint64, error) {
-	if !l.ready {
-		return nil, 0, gpu.ErrClosed
-	}
-	l.mu.Lock()
-	k, ok := l.known[uuid]
-	l.mu.Unlock()
-	if !ok {
-		return nil, 0, fmt.Errorf("%s %s: %w", doing, uuid, gpu.ErrUnknown)
+	k, err := l.lookup(doing, uuid)
+	if err != nil {
+		return nil, 0, err
 	}
 	m, code := k.handle.GetMemoryInfo()
 	return k.handle, m.Total, callError(code, "%s %s", doing, uuid)

@@ -1,11 +1,8 @@
-//go:build cgo
-
 package nvml
 
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -16,14 +13,9 @@ import (
 func (l *Library) Recovery(uuid string) (gpu.Recovery, error) {
 	l.open.RLock()
 	defer l.open.RUnlock()
-	if !l.ready {
-		return gpu.RecoveryUnknown, gpu.ErrClosed
-	}
-	l.mu.Lock()
-	k, ok := l.known[uuid]
-	l.mu.Unlock()
-	if !ok {
-		return gpu.RecoveryUnknown, fmt.Errorf("asking what %s needs: %w", uuid, gpu.ErrUnknown)
+	k, err := l.lookup("reading the recovery action of", uuid)
+	if err != nil {
+		return gpu.RecoveryUnknown, err
 	}
 	if !l.has["nvmlDeviceGetFieldValues"] {
 		return gpu.RecoveryUnknown, nil
@@ -39,7 +31,7 @@ func (l *Library) Recovery(uuid string) (gpu.Recovery, error) {
 	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_INVALID_ARGUMENT, nvml.ERROR_FUNCTION_NOT_FOUND:
 		return gpu.RecoveryUnknown, nil
 	}
-	err := callError(code, "asking what %s needs", uuid)
+	err = callError(code, "reading the recovery action of %s", uuid)
 	if errors.Is(err, gpu.ErrLost) {
 		l.markLost(uuid)
 	}

@@ -1,10 +1,7 @@
-//go:build cgo
-
 package nvml
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -29,26 +26,26 @@ const sharesFor = time.Second
 func (l *Library) Usage(uuid string) (gpu.Usage, error) {
 	l.open.RLock()
 	defer l.open.RUnlock()
-	if !l.ready {
-		return gpu.Usage{}, gpu.ErrClosed
-	}
+	whole := uuid
 	l.mu.Lock()
-	k, whole := l.known[uuid]
-	instance, isInstance := l.migDevices[uuid]
+	for _, k := range l.known {
+		if k.migDevices[uuid] != nil {
+			whole = k.device.UUID
+		}
+	}
 	l.mu.Unlock()
+	k, err := l.lookup("reading", whole)
+	if err != nil {
+		return gpu.Usage{}, err
+	}
 	var u gpu.Usage
-	var err error
-	switch {
-	case whole:
+	if handle := k.migDevices[uuid]; handle != nil {
+		u, err = l.instanceUsage(uuid, handle)
+	} else {
 		u, err = l.usage(uuid, k.handle)
-	case isInstance:
-		u, err = l.instanceUsage(uuid, instance)
-		uuid = instance.gpu
-	default:
-		return gpu.Usage{}, fmt.Errorf("reading %s: %w", uuid, gpu.ErrUnknown)
 	}
 	if errors.Is(err, gpu.ErrLost) {
-		l.markLost(uuid)
+		l.markLost(whole)
 	}
 	return u, err
 }
