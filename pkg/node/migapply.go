@@ -3,8 +3,6 @@ package node
 import (
 	"context"
 	"errors"
-	"flag"
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -44,36 +42,19 @@ type MIGOptions struct {
 // ParseMIG parses the arguments after MIGCommand.
 func ParseMIG(args []string, env func(string) (string, bool), stderr io.Writer) (MIGOptions, error) {
 	var o MIGOptions
-	or := func(name, otherwise string) string {
-		if value, ok := env(name); ok && value != "" {
-			return value
-		}
-		return otherwise
+	f := newEnvironment("karve-node "+MIGCommand, env, stderr)
+	f.text(&o.NodeName, "node-name", "NODE_NAME", "", "name of this Node, whose annotations have the promise")
+	f.text(&o.stateDir, "state-dir", "STATE_DIR", "/var/lib/karve", "directory on the host that records that the machine was rebooted")
+	f.text(&o.podResourcesSocket, "pod-resources-socket", "POD_RESOURCES_SOCKET", "/var/lib/kubelet/pod-resources/kubelet.sock", "socket of the kubelet that lists the devices of pods")
+	f.text(&o.proc, "host-proc", "HOST_PROC", "/proc", "the host's /proc, which shows the processes that have GPUs open")
+	f.text(&o.capabilities, "nvidia-caps-dir", "NVIDIA_CAPS_DIR", "/dev/nvidia-caps", "the host's /dev/nvidia-caps, in which the device files of instances are created")
+	f.text(&o.systemd, "systemd-socket", "SYSTEMD_SOCKET", mig.Systemd, "socket of the host's systemd, which reboots the machine once if GPUs need it")
+	level, err := f.parse(args)
+	if err == nil && o.NodeName == "" {
+		err = errors.New("--node-name is missing")
 	}
-	set := flag.NewFlagSet("karve-node "+MIGCommand, flag.ContinueOnError)
-	set.SetOutput(stderr)
-	text := func(p *string, name, variable, otherwise, usage string) {
-		set.StringVar(p, name, or(variable, otherwise), usage+" ["+variable+"]")
-	}
-	text(&o.NodeName, "node-name", "NODE_NAME", "", "name of this Node, whose annotations have the promise")
-	text(&o.stateDir, "state-dir", "STATE_DIR", "/var/lib/karve", "directory on the host that records that the machine was rebooted")
-	text(&o.podResourcesSocket, "pod-resources-socket", "POD_RESOURCES_SOCKET", "/var/lib/kubelet/pod-resources/kubelet.sock", "socket of the kubelet that lists the devices of pods")
-	text(&o.proc, "host-proc", "HOST_PROC", "/proc", "the host's /proc, which shows the processes that have GPUs open")
-	text(&o.capabilities, "nvidia-caps-dir", "NVIDIA_CAPS_DIR", "/dev/nvidia-caps", "the host's /dev/nvidia-caps, in which the device files of instances are created")
-	text(&o.systemd, "systemd-socket", "SYSTEMD_SOCKET", mig.Systemd, "socket of the host's systemd, which reboots the machine once if GPUs need it")
-	said := set.String("log-level", or("LOG_LEVEL", "info"), "debug, info, warn or error [LOG_LEVEL]")
-	if err := set.Parse(args); err != nil {
-		return MIGOptions{}, err
-	}
-	switch err := o.Level.UnmarshalText([]byte(*said)); {
-	case set.NArg() > 0:
-		return MIGOptions{}, fmt.Errorf("unexpected argument %q; see karve-node %s --help", set.Arg(0), MIGCommand)
-	case err != nil:
-		return MIGOptions{}, fmt.Errorf("--log-level: is %q, and can be debug, info, warn, error", *said)
-	case o.NodeName == "":
-		return MIGOptions{}, errors.New("--node-name is missing")
-	}
-	return o, nil
+	o.Level = level
+	return o, err
 }
 
 // migApply divides the GPUs of a node, and reports on the Node why it waits.

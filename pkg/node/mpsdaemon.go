@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -29,37 +28,21 @@ const maxShmMiB = 1 << 20
 
 // ParseMPS parses the arguments after MPSCommand.
 func ParseMPS(args []string, env func(string) (string, bool), stderr io.Writer) (MPSOptions, error) {
-	or := func(name, otherwise string) string {
-		if value, ok := env(name); ok && value != "" {
-			return value
-		}
-		return otherwise
-	}
 	var o MPSOptions
-	set := flag.NewFlagSet("karve-node "+MPSCommand, flag.ContinueOnError)
-	set.SetOutput(stderr)
-	set.StringVar(&o.dir, "mps-dir", or("MPS_DIR", mps.Dir), "directory on the host that the agent and containers share with this program, at the same path [MPS_DIR]")
-	size := set.String("shm-mib", or("MPS_SHM_MIB", "1024"), "size of the shared memory of the daemon and the clients of each GPU, in MiB. "+
-		"The program mounts it in the directory, from which mounts must propagate to the host; 0 mounts nothing [MPS_SHM_MIB]")
-	keep := set.String("keep-compute-mode", or("MPS_KEEP_COMPUTE_MODE", "false"), "leave the compute mode of GPUs as it is, where it may not be changed. "+
-		"Processes that do not use the daemon of a GPU can then use the GPU without limits [MPS_KEEP_COMPUTE_MODE]")
-	said := set.String("log-level", or("LOG_LEVEL", "info"), "debug, info, warn or error [LOG_LEVEL]")
-	if err := set.Parse(args); err != nil {
+	size := ""
+	f := newEnvironment("karve-node "+MPSCommand, env, stderr)
+	f.text(&o.dir, "mps-dir", "MPS_DIR", mps.Dir, "directory on the host that the agent and containers share with this program, at the same path")
+	f.text(&size, "shm-mib", "MPS_SHM_MIB", "1024", "size of the shared memory of the daemon and the clients of each GPU, in MiB. "+
+		"The program mounts it in the directory, from which mounts must propagate to the host; 0 mounts nothing")
+	f.truth(&o.keepMode, "keep-compute-mode", "MPS_KEEP_COMPUTE_MODE", false, "leave the compute mode of GPUs as it is, where it may not be changed. "+
+		"Processes that do not use the daemon of a GPU can then use the GPU without limits")
+	level, err := f.parse(args)
+	if err != nil {
 		return MPSOptions{}, err
 	}
-	if set.NArg() > 0 {
-		return MPSOptions{}, fmt.Errorf("unexpected argument %q; see karve-node %s --help", set.Arg(0), MPSCommand)
-	}
-	mib, err := strconv.ParseInt(*size, 10, 64)
-	if err != nil || mib < 0 || mib > maxShmMiB {
-		return MPSOptions{}, fmt.Errorf("--shm-mib: is %q, and can be 0 to %d", *size, maxShmMiB)
-	}
-	o.shmMiB = mib
-	if o.keepMode, err = strconv.ParseBool(*keep); err != nil {
-		return MPSOptions{}, fmt.Errorf("--keep-compute-mode: is %q, and can be true, false", *keep)
-	}
-	if err := o.Level.UnmarshalText([]byte(*said)); err != nil {
-		return MPSOptions{}, fmt.Errorf("--log-level: is %q, and can be debug, info, warn, error", *said)
+	o.Level = level
+	if o.shmMiB, err = strconv.ParseInt(size, 10, 64); err != nil || o.shmMiB < 0 || o.shmMiB > maxShmMiB {
+		return MPSOptions{}, fmt.Errorf("--shm-mib: is %q, and can be 0 to %d", size, maxShmMiB)
 	}
 	return o, nil
 }

@@ -66,36 +66,24 @@ func (g given) Set(value string) error {
 // Parse returns the options that flags and environment variables say. It writes usage to stderr.
 func Parse(args []string, env func(string) (string, bool), stderr io.Writer) (Options, error) {
 	o := Options{env: env}
-	set := flag.NewFlagSet("karve-node", flag.ContinueOnError)
-	set.SetOutput(stderr)
-	f, cdiDirs := environment{FlagSet: set, env: env}, ""
-	o.bind(&f, &cdiDirs)
-	level := f.or("LOG_LEVEL", "info")
-	set.StringVar(&level, "log-level", level, "debug, info, warn or error [LOG_LEVEL]")
+	f, cdiDirs := newEnvironment("karve-node", env, stderr), ""
+	o.bind(f, &cdiDirs)
 	values := map[string]string{}
 	for _, s := range sharing.AllSettings() {
 		for _, name := range s.Flags {
-			set.Var(given{values: values, name: name, bool: s.Bool, list: s.List}, name, s.Usage+" ["+s.Env[0]+"]")
+			f.Var(given{values: values, name: name, bool: s.Bool, list: s.List}, name, s.Usage+" ["+s.Env[0]+"]")
 		}
 	}
 	o.flag = func(name string) (string, bool) { v, ok := values[name]; return v, ok }
-	if err := set.Parse(args); err != nil {
+	var err error
+	if o.Level, err = f.parse(args); err != nil {
 		return Options{}, err
-	}
-	if set.NArg() > 0 {
-		return Options{}, fmt.Errorf("unexpected argument %q; see --help", set.Arg(0))
-	}
-	if err := o.Level.UnmarshalText([]byte(level)); err != nil {
-		return Options{}, fmt.Errorf("--log-level: is %q, and can be debug, info, warn, error", level)
-	}
-	if f.problem != nil {
-		return Options{}, f.problem
 	}
 	if o.gpushareUnit != unitGiB && o.gpushareUnit != unitMiB {
 		return Options{}, fmt.Errorf("--gpushare-unit: is %q, and can be %s, %s", o.gpushareUnit, unitGiB, unitMiB)
 	}
 	o.cdiDirs = strings.Split(cdiDirs, ",")
-	_, err := o.override(sharing.Config{Version: sharing.Version})
+	_, err = o.override(sharing.Config{Version: sharing.Version})
 	return o, err
 }
 
@@ -105,6 +93,28 @@ type environment struct {
 	env func(string) (string, bool)
 	// problem is the last value in the environment that is invalid.
 	problem error
+}
+
+func newEnvironment(program string, env func(string) (string, bool), stderr io.Writer) *environment {
+	f := &environment{FlagSet: flag.NewFlagSet(program, flag.ContinueOnError), env: env}
+	f.SetOutput(stderr)
+	return f
+}
+
+// parse parses the arguments, and returns the level of the log.
+func (f *environment) parse(args []string) (level slog.Level, err error) {
+	text := ""
+	f.text(&text, "log-level", "LOG_LEVEL", "info", "debug, info, warn or error")
+	if err := f.Parse(args); err != nil {
+		return level, err
+	}
+	if f.NArg() > 0 {
+		return level, fmt.Errorf("unexpected argument %q; see %s --help", f.Arg(0), f.Name())
+	}
+	if err := level.UnmarshalText([]byte(text)); err != nil {
+		return level, fmt.Errorf("--log-level: is %q, and can be debug, info, warn, error", text)
+	}
+	return level, f.problem
 }
 
 // or returns the value of a variable, or otherwise if it has none.
