@@ -126,12 +126,7 @@ func (e *StatusError) Error() string {
 // Get returns the Node.
 func (c *Client) Get(ctx context.Context) (Node, error) {
 	var n Node
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	err := c.call(ctx, http.MethodGet, "/api/v1/nodes/"+url.PathEscape(c.Name), "application/json", "", nil, func(body io.Reader) error {
-		return json.NewDecoder(io.LimitReader(body, maxAnswer)).Decode(&n)
-	})
-	if err != nil {
+	if err := c.do(ctx, http.MethodGet, "/api/v1/nodes/"+url.PathEscape(c.Name), nil, &n); err != nil {
 		return Node{}, fmt.Errorf("reading node %s: %w", c.Name, err)
 	}
 	return n, nil
@@ -279,6 +274,27 @@ func (c *Client) watch(ctx context.Context, path, selector string, version *stri
 				return err
 			}
 		}
+	})
+}
+
+// do calls the API server with a body and decodes its response. Both may be nil.
+func (c *Client) do(ctx context.Context, method, path string, in, out any) error {
+	var body []byte
+	contentType := ""
+	if in != nil {
+		var err error
+		if body, err = json.Marshal(in); err != nil {
+			return err
+		}
+		contentType = "application/json"
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return c.call(ctx, method, path, "application/json", contentType, body, func(answer io.Reader) error {
+		if out == nil {
+			return nil
+		}
+		return json.NewDecoder(io.LimitReader(answer, maxAnswer)).Decode(out)
 	})
 }
 

@@ -2,9 +2,7 @@ package nodeapi
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 )
@@ -165,24 +163,3 @@ func (c *Client) Claim(ctx context.Context, namespace, name string) (ResourceCla
 
 // IsNotFound reports whether an error says that an object does not exist.
 func IsNotFound(err error) bool { return isStatus(err, http.StatusNotFound) }
-
-// do calls the API server with a body and decodes its response. Both may be nil.
-func (c *Client) do(ctx context.Context, method, path string, in, out any) error {
-	var body []byte
-	contentType := ""
-	if in != nil {
-		var err error
-		if body, err = json.Marshal(in); err != nil {
-			return err
-		}
-		contentType = "application/json"
-	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	return c.call(ctx, method, path, "application/json", contentType, body, func(answer io.Reader) error {
-		if out == nil {
-			return nil
-		}
-		return json.NewDecoder(io.LimitReader(answer, maxAnswer)).Decode(out)
-	})
-}

@@ -2,9 +2,7 @@ package nodeapi
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"time"
 
@@ -36,21 +34,15 @@ func (c *Client) Record(ctx context.Context, e Event) error {
 	}
 	message := limited.Text(e.Message, maxMessage)
 	at := e.At.UTC().Format(time.RFC3339)
-	body, err := json.Marshal(map[string]any{
+	event := map[string]any{
 		"apiVersion": "v1", "kind": "Event",
 		"metadata": map[string]string{"generateName": c.Name + ".", "namespace": eventNamespace},
 		// As in the kubelet, the name of the Node is also its UID, because `kubectl describe node` selects events by both.
 		"involvedObject": map[string]string{"apiVersion": "v1", "kind": "Node", "name": c.Name, "uid": c.Name},
 		"type":           kind, "reason": e.Reason, "message": message, "count": 1, "firstTimestamp": at, "lastTimestamp": at,
 		"source": map[string]string{"component": component, "host": c.Name}, "reportingComponent": component, "reportingInstance": c.Name,
-	})
-	if err != nil {
-		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	err = c.call(ctx, http.MethodPost, "/api/v1/namespaces/"+eventNamespace+"/events", metadataOnly, "application/json", body, func(io.Reader) error { return nil })
-	if err != nil {
+	if err := c.do(ctx, http.MethodPost, "/api/v1/namespaces/"+eventNamespace+"/events", event, nil); err != nil {
 		return fmt.Errorf("writing an event about node %s: %w", c.Name, err)
 	}
 	return nil

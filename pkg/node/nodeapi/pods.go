@@ -2,9 +2,7 @@ package nodeapi
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 )
@@ -39,10 +37,7 @@ func (c *Client) Pods(ctx context.Context) ([]Pod, error) {
 		Items []Pod `json:"items"`
 	}
 	query := url.Values{"fieldSelector": {"spec.nodeName=" + c.Name}}
-	err := c.call(ctx, http.MethodGet, "/api/v1/pods?"+query.Encode(), "application/json", "", nil, func(body io.Reader) error {
-		return json.NewDecoder(io.LimitReader(body, maxAnswer)).Decode(&list)
-	})
-	if err != nil {
+	if err := c.do(ctx, http.MethodGet, "/api/v1/pods?"+query.Encode(), nil, &list); err != nil {
 		return nil, fmt.Errorf("listing the pods of node %s: %w", c.Name, err)
 	}
 	return list.Items, nil
