@@ -64,7 +64,7 @@ const (
 
 func New(ctx context.Context, o Options, open func(driverRoot string) gpu.Library, node *nodeapi.Client) (*Agent, error) {
 	log := logr.FromContextOrDiscard(ctx)
-	config, err := o.override(sharing.Config{Version: sharing.Version})
+	config, err := o.override(sharing.Config{})
 	if err != nil {
 		return nil, err
 	}

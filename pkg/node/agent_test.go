@@ -238,7 +238,7 @@ func TestListFlagsAppendAndIgnoredFlagsWarn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config, err := o.override(sharing.Config{Version: sharing.Version})
+	config, err := o.override(sharing.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -69,9 +69,13 @@ func Parse(args []string, env func(string) (string, bool), stderr io.Writer) (Op
 	f, cdiDirs := newEnvironment("karve-node", env, stderr), ""
 	o.bind(f, &cdiDirs)
 	values := map[string]string{}
-	for _, s := range sharing.AllSettings() {
+	for _, s := range sharing.AllSettings {
 		for _, name := range s.Flags {
-			f.Var(given{values: values, name: name, bool: s.Bool, list: s.List}, name, s.Usage+" ["+s.Env[0]+"]")
+			usage := s.Usage
+			if s.NoEffect != "" {
+				usage = "of no effect: " + s.NoEffect
+			}
+			f.Var(given{values: values, name: name, bool: s.Bool(), list: s.List()}, name, usage+" ["+s.Env[0]+"]")
 		}
 	}
 	o.flag = func(name string) (string, bool) { v, ok := values[name]; return v, ok }
@@ -83,7 +87,7 @@ func Parse(args []string, env func(string) (string, bool), stderr io.Writer) (Op
 		return Options{}, fmt.Errorf("--gpushare-unit: is %q, and can be %s, %s", o.gpushareUnit, unitGiB, unitMiB)
 	}
 	o.cdiDirs = strings.Split(cdiDirs, ",")
-	_, err = o.override(sharing.Config{Version: sharing.Version})
+	_, err = o.override(sharing.Config{})
 	return o, err
 }
 

@@ -29,7 +29,7 @@ func TestDevicesArePassedAsRuntimeAcceptsThem(t *testing.T) {
 	}{
 		"mounts only":             {mountsOnly, "", sharing.Config{}, "volume-mounts"},
 		"mounts only, and a flag": {mountsOnly, "--device-list-strategy=cdi-cri", sharing.Config{}, "cdi-cri"},
-		"mounts only, and a file": {mountsOnly, "", sharing.Config{Flags: sharing.Flags{Plugin: &sharing.PluginFlags{DeviceListStrategy: []string{"envvar"}}}}, "envvar"},
+		"mounts only, and a file": {mountsOnly, "", sharing.Config{Given: map[string][]string{sharing.KeyDeviceLists: {"envvar"}}}, "envvar"},
 		"both":                    {bothAccepted, "", sharing.Config{}, "envvar"},
 		"neither":                 {neither, "", sharing.Config{}, "envvar"},
 		"as installed":            {asInstalled, "", sharing.Config{}, "envvar"},

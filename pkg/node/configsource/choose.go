@@ -66,7 +66,7 @@ var ErrManagedElsewhere = errors.New("remove the label and keep the MIG manager 
 
 // Choose returns the configuration. If it returns an error, the answer holds the configuration from the promise alone, if there is one.
 func Choose(in Inputs) (Answer, error) {
-	a := Answer{Config: sharing.Config{Version: sharing.Version}, Source: "nothing: no configuration is given"}
+	a := Answer{Source: "nothing: no configuration is given"}
 	document, err := a.document(in)
 	if err == nil && document != nil {
 		err = a.read(*document, in.Strict)
@@ -186,7 +186,7 @@ func (a *Answer) keep(in Inputs) error {
 		a.say("%s says %s a GPU, and the Node's annotations promise %s: the promise counts, because the machine was chosen for it", a.Source, said, promise)
 		where += ", and the flags of " + strings.TrimPrefix(a.Source, "the ")
 	}
-	a.Config.Version, a.Config.Sharing, a.Source = sharing.Version, promised.Sharing, where
+	a.Config.Sharing, a.Source = promised.Sharing, where
 	return nil
 }
 

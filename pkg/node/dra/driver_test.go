@@ -335,7 +335,7 @@ func TestContainersGetWhatTheDevicePluginGivesThem(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			c := tenEach(t)
-			c.Flags.Plugin = &sharing.PluginFlags{DeviceListStrategy: sharing.Strategies{lists}}
+			c.Given = map[string][]string{sharing.KeyDeviceLists: {lists}}
 			w.apply(c, t4s(1)...)
 			r := w.prepare(w.allocate("a", "r="+deviceOf(t4)))
 			if r.GetError() != "" || len(r.GetDevices()) != 1 {
@@ -509,7 +509,7 @@ func TestGPUsThatCannotBeServedAreRefused(t *testing.T) {
 		t.Errorf("MIG instances: %v", err)
 	}
 	c := tenEach(t)
-	c.Flags.Plugin = &sharing.PluginFlags{DeviceListStrategy: sharing.Strategies{"cdi-cri"}}
+	c.Given = map[string][]string{sharing.KeyDeviceLists: {"cdi-cri"}}
 	missing := w.config
 	missing.CDIMissing = func(devices []string) error { return fmt.Errorf("no CDI spec defines %s", strings.Join(devices, ",")) }
 	driver, err := dra.New(missing)

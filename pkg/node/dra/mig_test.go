@@ -134,7 +134,7 @@ func TestContainerGetsItsInstances(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, func(c *dra.Config) { c.Capabilities = mig.Capabilities{Proc: dir} })
 			c := divided(t, small, nodecontract.MIGMixed, 1)
-			c.Flags.Plugin = &sharing.PluginFlags{DeviceListStrategy: sharing.Strategies{lists}, PassDeviceSpecs: new(true)}
+			c.Given = map[string][]string{sharing.KeyDeviceLists: {lists}, "flags.plugin.passDeviceSpecs": {"true"}}
 			w.apply(c, gpus...)
 			r := w.prepare(w.allocate("a", "r="+deviceOf(first), "r="+deviceOf(second)))
 			if r.GetError() != "" || len(r.GetDevices()) != 2 {

@@ -27,7 +27,7 @@ func FuzzAllocate(f *testing.F) {
 	lists := [][]string{{sharing.ListEnvVar}, {sharing.ListVolumeMounts}, {sharing.ListCDICRI}, {sharing.ListCDIAnnotations, sharing.ListEnvVar}, {sharing.ListEnvVar, sharing.ListVolumeMounts, sharing.ListCDICRI}}
 	f.Fuzz(func(t *testing.T, text string, renamed bool, replicas byte, failMany bool, list byte) {
 		m := New(Config{KubeletSocket: "/plugins/kubelet.sock", Network: &plugintest.Memory{}, CDIMissing: func([]string) error { return nil }})
-		c := sharing.Config{Version: sharing.Version, Flags: sharing.Flags{Plugin: &sharing.PluginFlags{DeviceListStrategy: lists[int(list)%len(lists)]}}}
+		c := sharing.Config{Given: map[string][]string{sharing.KeyDeviceLists: lists[int(list)%len(lists)]}}
 		resource := nodecontract.ResourceGPU
 		if replicas > 1 {
 			e := sharing.Entry{Name: nodecontract.ResourceGPU, Replicas: int(replicas)}

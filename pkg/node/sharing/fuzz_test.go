@@ -3,13 +3,10 @@ package sharing_test
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-	"sigs.k8s.io/yaml"
-
 	"karve.sh/karve/pkg/node/sharing"
 )
 
-// FuzzRead checks that no input makes Read panic, and that a configuration reads the same after it was written.
+// FuzzRead checks that no input makes Read panic, and that each GPU is in a resource.
 func FuzzRead(f *testing.F) {
 	for _, seed := range []string{
 		"", "version: v1", recipeDefault, recipeShared, "[", "a: &a [*a]", "sharing: {timeSlicing: }",
@@ -26,17 +23,6 @@ func FuzzRead(f *testing.F) {
 		config, _, err := sharing.Read(data, strict)
 		if err != nil {
 			return
-		}
-		text, err := yaml.Marshal(config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		again, _, err := sharing.Read(text, true)
-		if err != nil {
-			t.Fatalf("%v in\n%s", err, text)
-		}
-		if diff := cmp.Diff(config, again); diff != "" {
-			t.Fatalf("%s\nfrom\n%s", diff, text)
 		}
 		rs, err := config.Resources(gpus(3))
 		if err != nil {

@@ -24,7 +24,7 @@ const (
 func (c Config) migStrategy() string {
 	switch {
 	case c.Sharing.MIG.IsZero():
-		return or(c.Flags.MIGStrategy, migNone)
+		return c.text(keyMIGStrategy, migNone)
 	case c.Sharing.MIG.Naming == nodecontract.MIGSingle:
 		return migSingle
 	default:

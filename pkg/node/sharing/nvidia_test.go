@@ -1,13 +1,11 @@
 package sharing_test
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -60,22 +58,6 @@ func TestDevicesParseLikeNVIDIA(t *testing.T) {
 		}
 		if diff := cmp.Diff(*want, c.Sharing.TimeSlicing.Resources[0].Devices); diff != "" {
 			t.Errorf("%s: %s", piece, diff)
-		}
-	}
-}
-
-func TestDevicesMarshalLikeNVIDIA(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		devices sharing.Devices
-		want    string
-	}{
-		{sharing.Devices{}, `"all"`}, // An error in NVIDIA's, which distinguishes "all" from no value.
-		{sharing.Devices{Count: 2}, `2`},
-		{sharing.Devices{List: []string{"0", "0:0", "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c"}}, `["0","0:0","GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c"]`},
-	} {
-		if got, err := json.Marshal(c.devices); err != nil || string(got) != c.want {
-			t.Errorf("%v: %s, %v", c.devices, got, err)
 		}
 	}
 }
@@ -144,21 +126,15 @@ func TestMPSAllowsRequestsGreaterThanOneIfConfigured(t *testing.T) {
 
 func TestFlagsParseLikeNVIDIA(t *testing.T) {
 	t.Parallel()
-	every := func(d sharing.Duration) *sharing.Flags {
-		return &sharing.Flags{GFD: &sharing.GFDFlags{SleepInterval: &d}}
-	}
-	lists := func(lists ...string) *sharing.Flags {
-		return &sharing.Flags{Plugin: &sharing.PluginFlags{DeviceListStrategy: lists}}
-	}
-	for piece, want := range map[string]*sharing.Flags{
+	lists := func(lists ...string) map[string][]string { return map[string][]string{sharing.KeyDeviceLists: lists} }
+	for piece, want := range map[string]map[string][]string{
 		``:                                       {}, // An error in NVIDIA's, because an empty text is not JSON. In a file, both read no flags.
 		`{}`:                                     {},
-		`{"gfd": {}}`:                            {GFD: &sharing.GFDFlags{}},
-		`{"gfd": {"sleepInterval": 0}}`:          every(0),
-		`{"gfd": {"sleepInterval": "0s"}}`:       every(0),
-		`{"gfd": {"sleepInterval": 5}}`:          every(5),
-		`{"gfd": {"sleepInterval": "5s"}}`:       every(sharing.Duration(5 * time.Second)),
-		`{"gfd": {"sleepInterval": "infinite"}}`: every(sharing.Infinite),
+		`{"gfd": {}}`:                            {},
+		`{"gfd": {"noTimestamp": true}}`:         {"flags.gfd.noTimestamp": {"true"}},
+		`{"gfd": {"sleepInterval": 0}}`:          {}, // It has no effect here.
+		`{"gfd": {"sleepInterval": "5s"}}`:       {},
+		`{"gfd": {"sleepInterval": "infinite"}}`: {},
 		`{"plugin": {"deviceListStrategy": "envvar"}}`:                      lists("envvar"),
 		`{"plugin": {"deviceListStrategy": ["envvar", "cdi-annotations"]}}`: lists("envvar", "cdi-annotations"),
 	} {
@@ -167,25 +143,8 @@ func TestFlagsParseLikeNVIDIA(t *testing.T) {
 			t.Errorf("%s: %v", piece, err)
 			continue
 		}
-		if diff := cmp.Diff(*want, c.Flags); diff != "" {
+		if diff := cmp.Diff(want, c.Given); diff != "" {
 			t.Errorf("%s: %s", piece, diff)
-		}
-	}
-}
-
-func TestFlagsMarshalForNVIDIA(t *testing.T) {
-	t.Parallel()
-	every := func(d sharing.Duration) sharing.Flags {
-		return sharing.Flags{GFD: &sharing.GFDFlags{SleepInterval: &d}}
-	}
-	for want, flags := range map[string]sharing.Flags{
-		`{}`:                                   {}, // NVIDIA's writes null for unset values, which reads the same as nothing.
-		`{"gfd":{"sleepInterval":"0s"}}`:       every(0),
-		`{"gfd":{"sleepInterval":"5ns"}}`:      every(5),
-		`{"gfd":{"sleepInterval":"infinite"}}`: every(sharing.Infinite),
-	} {
-		if got, err := json.Marshal(flags); err != nil || string(got) != want {
-			t.Errorf("%s, %v, want %s", got, err, want)
 		}
 	}
 }
@@ -202,8 +161,8 @@ func TestIMEXParsesLikeNVIDIA(t *testing.T) {
 		}
 	}
 	c, err := read(ofIMEX, `{"channelIDs": [2]}`)
-	if err != nil || !slices.Equal(c.IMEX.ChannelIDs, []int{2}) {
-		t.Errorf("%v, %v", c.IMEX, err)
+	if err != nil || !slices.Equal(c.Given["imex.channelIDs"], []string{"2"}) {
+		t.Errorf("%v, %v", c.Given, err)
 	}
 	if _, err := c.Settings(); err == nil || !strings.Contains(err.Error(), "can be [] or [0]") {
 		t.Error(err)

@@ -40,7 +40,7 @@ func Read(data []byte, strict bool) (Config, []string, error) {
 	if err := decoder.Decode(&root); err != nil {
 		return Config{}, nil, fmt.Errorf("not YAML: %w", err)
 	}
-	c := Config{Version: Version}
+	var c Config
 	if root != nil {
 		r.object("", root, true, func(o *object) { c = readConfig(o) })
 	}
@@ -68,14 +68,18 @@ func hasLaterDocument(data []byte) bool {
 }
 
 func readConfig(o *object) Config {
-	c := Config{Version: Version}
+	c := Config{Given: map[string][]string{}}
 	if v := o.text("version"); v != nil && *v != "" && *v != Version {
 		o.r.fail(o.at("version"), "is %q, and only %q is known", *v, Version)
 	}
-	o.object("flags", func(o *object) { c.Flags = readFlags(o) })
+	settings := func(o *object) { o.settings(c.Given) }
+	o.object("flags", func(o *object) {
+		settings(o)
+		o.object("plugin", settings)
+		o.object("gfd", settings)
+	})
 	o.object("resources", func(o *object) {
-		c.Names = Names{GPUs: readPatterns(o, "gpus"), MIG: readPatterns(o, "mig")}
-		if len(c.Names.GPUs)+len(c.Names.MIG) > 0 {
+		if gpus, mig := readPatterns(o, "gpus"), readPatterns(o, "mig"); gpus || mig {
 			o.r.warn("%s: names by product are ignored, as NVIDIA's plugin does: every GPU is %s; use sharing.timeSlicing.resources[].rename", o.path, nodecontract.ResourceGPU)
 		}
 	})
@@ -96,72 +100,64 @@ func readConfig(o *object) Config {
 			o.r.fail(o.at("memorySlots"), "GPUs have either slots of memory or replicas: remove memorySlots, timeSlicing or mps")
 		}
 	})
-	o.object("imex", func(o *object) {
-		for i, v := range o.list("channelIDs") {
-			if n, ok := o.r.integer(indexPath(o.at("channelIDs"), i), v); ok {
-				c.IMEX.ChannelIDs = append(c.IMEX.ChannelIDs, n)
-			}
-		}
-		if b := o.boolean("required"); b != nil {
-			c.IMEX.Required = *b
-		}
-	})
+	o.object("imex", settings)
 	return c
 }
 
-func readFlags(o *object) Flags {
-	f := Flags{
-		MIGStrategy:             o.text("migStrategy"),
-		FailOnInitError:         o.boolean("failOnInitError"),
-		MPSRoot:                 o.text("mpsRoot"),
-		NvidiaDriverRoot:        o.text("nvidiaDriverRoot"),
-		NvidiaDevRoot:           o.text("nvidiaDevRoot"),
-		GDRCopyEnabled:          o.boolean("gdrcopyEnabled"),
-		GDSEnabled:              o.boolean("gdsEnabled"),
-		MOFEDEnabled:            o.boolean("mofedEnabled"),
-		UseNodeFeatureAPI:       o.boolean("useNodeFeatureAPI"),
-		DeviceDiscoveryStrategy: o.text("deviceDiscoveryStrategy"),
+// settings reads the settings of a mapping. Those without a value are not given.
+func (o *object) settings(given map[string][]string) {
+	for _, s := range AllSettings {
+		key, ok := strings.CutPrefix(s.Key, o.path+".")
+		if !ok || strings.Contains(key, ".") {
+			continue
+		}
+		if values := o.values(key, s.kind); values != nil {
+			given[s.Key] = values
+		}
 	}
-	o.object("plugin", func(o *object) {
-		f.Plugin = &PluginFlags{
-			PassDeviceSpecs:               o.boolean("passDeviceSpecs"),
-			DeviceListStrategy:            o.texts("deviceListStrategy"),
-			DeviceIDStrategy:              o.text("deviceIDStrategy"),
-			CDIAnnotationPrefix:           o.text("cdiAnnotationPrefix"),
-			NvidiaCTKPath:                 o.text("nvidiaCTKPath"),
-			ContainerDriverRoot:           o.text("containerDriverRoot"),
-			SharedDevicesAllocationPolicy: o.text("sharedDevicesAllocationPolicy"),
-		}
-	})
-	o.object("gfd", func(o *object) {
-		f.GFD = &GFDFlags{
-			Oneshot:         o.boolean("oneshot"),
-			NoTimestamp:     o.boolean("noTimestamp"),
-			SleepInterval:   o.duration("sleepInterval"),
-			OutputFile:      o.text("outputFile"),
-			MachineTypeFile: o.text("machineTypeFile"),
-		}
-	})
-	return f
 }
 
-func readPatterns(o *object, key string) []Pattern {
-	var out []Pattern
-	for i, v := range o.list(key) {
+func (o *object) values(key string, of kind) (values []string) {
+	switch of {
+	case truth:
+		if b := o.boolean(key); b != nil {
+			values = []string{strconv.FormatBool(*b)}
+		}
+	case list:
+		values = o.texts(key)
+	case numbers:
+		for i, v := range o.list(key) {
+			n, _ := o.r.integer(indexPath(o.at(key), i), v)
+			values = append(values, strconv.Itoa(n))
+		}
+	case duration:
+		o.duration(key)
+	case text:
+		if s := o.text(key); s != nil {
+			values = []string{*s}
+		}
+	}
+	return values
+}
+
+// readPatterns reads names for the products that match a pattern, and reports whether there are any.
+func readPatterns(o *object, key string) bool {
+	patterns := o.list(key)
+	for i, v := range patterns {
 		o.r.item(indexPath(o.at(key), i), v, func(o *object) {
 			_, patterned := o.fields["pattern"]
-			pattern, name := o.text("pattern"), o.text("name")
-			switch {
+			o.text("pattern")
+			switch name := o.text("name"); {
 			case !patterned:
 				o.r.fail(o.at("pattern"), "is missing")
 			case name == nil:
 				o.r.fail(o.at("name"), "is missing")
 			default:
-				out = append(out, Pattern{Pattern: or(pattern, ""), Name: o.r.name(o.at("name"), *name)})
+				o.r.name(o.at("name"), *name)
 			}
 		})
 	}
-	return out
+	return len(patterns) > 0
 }
 
 func readReplicated(r *reader, path string, v any) *Replicated {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -200,27 +199,21 @@ func (o *object) list(key string) []any {
 	return list
 }
 
-// duration reads "60s", "infinite", or a number of nanoseconds.
-func (o *object) duration(key string) *Duration {
-	v, ok := o.take(key)
-	if !ok || v == nil {
-		return nil
-	}
+// duration checks that a value is "60s", "infinite", or a number of nanoseconds.
+func (o *object) duration(key string) {
+	v, _ := o.take(key)
+	valid := v == nil
 	switch v := v.(type) {
 	case json.Number:
-		if n, err := v.Float64(); err == nil {
-			return new(Duration(min(max(n, math.MinInt64), math.MaxInt64/2))) // A conversion of more is not defined.
-		}
+		_, err := v.Float64()
+		valid = err == nil
 	case string:
-		if v == "infinite" {
-			return new(Infinite)
-		}
-		if d, err := time.ParseDuration(v); err == nil {
-			return new(Duration(d))
-		}
+		_, err := time.ParseDuration(v)
+		valid = err == nil || v == "infinite"
 	}
-	o.r.fail(o.at(key), "is %s, and must be a duration such as 60s", briefValue(v))
-	return nil
+	if !valid {
+		o.r.fail(o.at(key), "is %s, and must be a duration such as 60s", briefValue(v))
+	}
 }
 
 func indexPath(path string, i int) string { return fmt.Sprintf("%s[%d]", path, i) }

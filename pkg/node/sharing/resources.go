@@ -227,7 +227,7 @@ func (p Promise) String() string {
 
 // FromPromise returns the configuration that keeps a promise.
 func FromPromise(p Promise) (Config, error) {
-	c := Config{Version: Version}
+	var c Config
 	if err := p.checkBackend(); err != nil {
 		return Config{}, err
 	}

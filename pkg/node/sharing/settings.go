@@ -49,44 +49,36 @@ const (
 
 // Settings returns the settings with defaults, and an error if any are invalid.
 func (c Config) Settings() (Settings, error) {
-	f, p, g := c.Flags, PluginFlags{}, GFDFlags{}
-	if f.Plugin != nil {
-		p = *f.Plugin
-	}
-	if f.GFD != nil {
-		g = *f.GFD
-	}
 	s := Settings{
 		MIGStrategy:         c.migStrategy(),
-		FailOnInitError:     or(f.FailOnInitError, false),
-		DriverRoot:          or(f.NvidiaDriverRoot, "/"),
-		ContainerDriverRoot: or(p.ContainerDriverRoot, "/driver-root"),
-		GDRCopy:             or(f.GDRCopyEnabled, false),
-		GDS:                 or(f.GDSEnabled, false),
-		MOFED:               or(f.MOFEDEnabled, false),
-		PassDeviceSpecs:     or(p.PassDeviceSpecs, false),
-		DeviceLists:         p.DeviceListStrategy,
-		DeviceIDStrategy:    or(p.DeviceIDStrategy, IDByUUID),
-		CDIAnnotationPrefix: or(p.CDIAnnotationPrefix, "cdi.k8s.io/"),
-		AllocationPolicy:    or(p.SharedDevicesAllocationPolicy, PolicyDistributed),
-		Timestamp:           !or(g.NoTimestamp, false),
-		MachineTypeFile:     or(g.MachineTypeFile, "/sys/class/dmi/id/product_name"),
+		FailOnInitError:     c.truth(keyFailOnInitError),
+		DriverRoot:          c.text(keyDriverRoot, "/"),
+		ContainerDriverRoot: c.text(keyContainerDriverRoot, "/driver-root"),
+		GDRCopy:             c.truth(keyGDRCopy),
+		GDS:                 c.truth(keyGDS),
+		MOFED:               c.truth(keyMOFED),
+		PassDeviceSpecs:     c.truth(keyPassDeviceSpecs),
+		DeviceLists:         c.Given[KeyDeviceLists],
+		DeviceIDStrategy:    c.text(keyDeviceID, IDByUUID),
+		CDIAnnotationPrefix: c.text(keyCDIPrefix, "cdi.k8s.io/"),
+		AllocationPolicy:    c.text(keyPolicy, PolicyDistributed),
+		Timestamp:           !c.truth(keyNoTimestamp),
+		MachineTypeFile:     c.text(keyMachineTypeFile, "/sys/class/dmi/id/product_name"),
 	}
-	if s.DevRoot = or(f.NvidiaDevRoot, ""); s.DevRoot == "" {
+	if s.DevRoot = c.text(keyDevRoot, ""); s.DevRoot == "" {
 		s.DevRoot = s.DriverRoot
 	}
 	if len(s.DeviceLists) == 0 {
 		s.DeviceLists = []string{ListEnvVar}
 	}
-	discovery := or(f.DeviceDiscoveryStrategy, "auto")
 	for _, check := range []struct {
 		key, value string
 		allowed    []string
 	}{
-		{"flags.migStrategy", s.MIGStrategy, []string{migNone, migSingle, migMixed}},
-		{"flags.plugin.deviceIDStrategy", s.DeviceIDStrategy, []string{IDByUUID, IDByIndex}},
-		{"flags.plugin.sharedDevicesAllocationPolicy", s.AllocationPolicy, []string{PolicyDistributed, PolicyPacked}},
-		{"flags.deviceDiscoveryStrategy", discovery, []string{"auto", "nvml"}},
+		{keyMIGStrategy, s.MIGStrategy, []string{migNone, migSingle, migMixed}},
+		{keyDeviceID, s.DeviceIDStrategy, []string{IDByUUID, IDByIndex}},
+		{keyPolicy, s.AllocationPolicy, []string{PolicyDistributed, PolicyPacked}},
+		{keyDiscovery, c.text(keyDiscovery, "auto"), []string{"auto", "nvml"}},
 	} {
 		if !slices.Contains(check.allowed, check.value) {
 			return Settings{}, fmt.Errorf("%s: is %q, and can be %s", check.key, check.value, strings.Join(check.allowed, ", "))
@@ -95,17 +87,26 @@ func (c Config) Settings() (Settings, error) {
 	lists := []string{ListEnvVar, ListVolumeMounts, ListCDIAnnotations, ListCDICRI}
 	for _, list := range s.DeviceLists {
 		if !slices.Contains(lists, list) {
-			return Settings{}, fmt.Errorf("flags.plugin.deviceListStrategy: is %q, and can be %s", list, strings.Join(lists, ", "))
+			return Settings{}, fmt.Errorf("%s: is %q, and can be %s", KeyDeviceLists, list, strings.Join(lists, ", "))
 		}
 	}
-	switch ids := c.IMEX.ChannelIDs; {
-	case len(ids) > 1 || len(ids) == 1 && ids[0] != 0:
-		return Settings{}, fmt.Errorf("imex.channelIDs: is %v, and can be [] or [0]", ids)
+	switch ids := c.Given[keyIMEXChannels]; {
+	case len(ids) > 1 || len(ids) == 1 && ids[0] != "0":
+		return Settings{}, fmt.Errorf("%s: is %v, and can be [] or [0]", keyIMEXChannels, ids)
 	case len(ids) == 1:
-		s.IMEXChannels, s.IMEXRequired = ids, c.IMEX.Required
+		s.IMEXChannels, s.IMEXRequired = []int{0}, c.truth(keyIMEXRequired)
 	}
 	return s, nil
 }
+
+func (c Config) text(key, otherwise string) string {
+	if values := c.Given[key]; len(values) > 0 {
+		return values[0]
+	}
+	return otherwise
+}
+
+func (c Config) truth(key string) bool { return c.text(key, "") == "true" }
 
 // Has reports whether devices are passed in the given way.
 func (s Settings) Has(list string) bool { return slices.Contains(s.DeviceLists, list) }
