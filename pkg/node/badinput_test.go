@@ -301,19 +301,19 @@ func TestEventsAreRateLimitedAndFailuresAreLogged(t *testing.T) {
 	c := clocktesting.NewFakeClock(noon)
 	r := newRecorder(func(context.Context, nodeapi.Event) error { return nil }, c)
 	for i := range eventBurst + 3 {
-		if r.allowed() != (i < eventBurst) {
+		if r.limit.AllowN(c.Now(), 1) != (i < eventBurst) {
 			t.Errorf("event %d", i)
 		}
 	}
 	c.Step(2*eventEvery + time.Second)
 	for i := range 3 {
-		if r.allowed() != (i < 2) {
+		if r.limit.AllowN(c.Now(), 1) != (i < 2) {
 			t.Errorf("event %d after two of %s", i, eventEvery)
 		}
 	}
 	c.Step(1000 * eventEvery)
 	for i := range eventBurst + 1 {
-		if r.allowed() != (i < eventBurst) {
+		if r.limit.AllowN(c.Now(), 1) != (i < eventBurst) {
 			t.Errorf("event %d after a while", i)
 		}
 	}

@@ -157,11 +157,8 @@ func namesOf(gpus map[string]gpu.Device, except map[string]bool) string {
 	slices.SortFunc(all, func(a, b gpu.Device) int { return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.UUID, b.UUID)) })
 	all = slices.CompactFunc(all, func(a, b gpu.Device) bool { return a.UUID == b.UUID })
 	var names []string
-	for _, d := range all[:min(len(all), maxNamed)] {
+	for _, d := range all {
 		names = append(names, fmt.Sprintf("%d (%s)", d.Index, d.UUID))
-	}
-	if more := len(all) - len(names); more > 0 {
-		names = append(names, fmt.Sprintf("%d more", more))
 	}
 	switch len(names) {
 	case 0:
@@ -169,7 +166,7 @@ func namesOf(gpus map[string]gpu.Device, except map[string]bool) string {
 	case 1:
 		return "GPU " + names[0] + " takes"
 	}
-	return "GPUs " + strings.Join(names, ", ") + " take"
+	return "GPUs " + words.Named(names, maxNamed) + " take"
 }
 
 func uuidsOf(gpus map[string]gpu.Device) map[string]bool {

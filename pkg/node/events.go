@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/time/rate"
 	"k8s.io/utils/clock"
 
 	"karve.sh/karve/pkg/node/health"
@@ -24,13 +25,11 @@ type recorder struct {
 	record func(context.Context, nodeapi.Event) error
 	clock  clock.PassiveClock
 	queue  chan nodeapi.Event
-
-	left   int
-	filled time.Time
+	limit  *rate.Limiter
 }
 
 func newRecorder(record func(context.Context, nodeapi.Event) error, c clock.PassiveClock) *recorder {
-	return &recorder{record: record, clock: c, queue: make(chan nodeapi.Event, eventQueue), left: eventBurst, filled: c.Now()}
+	return &recorder{record: record, clock: c, queue: make(chan nodeapi.Event, eventQueue), limit: rate.NewLimiter(rate.Every(eventEvery), eventBurst)}
 }
 
 // tell logs an event and queues it without blocking. A nil recorder, as used outside of a cluster, only logs it.
@@ -55,7 +54,7 @@ func (r *recorder) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case e := <-r.queue:
-			if !r.allowed() {
+			if !r.limit.AllowN(r.clock.Now(), 1) {
 				log.Info("An event is not written: there were many", "reason", e.Reason)
 				continue
 			}
@@ -64,16 +63,4 @@ func (r *recorder) run(ctx context.Context) {
 			}
 		}
 	}
-}
-
-// allowed takes a token and reports whether there was one. A token is added every eventEvery.
-func (r *recorder) allowed() bool {
-	back := int(r.clock.Since(r.filled) / eventEvery)
-	r.left = min(eventBurst, r.left+back)
-	r.filled = r.filled.Add(time.Duration(back) * eventEvery)
-	if r.left == 0 {
-		return false
-	}
-	r.left--
-	return true
 }

@@ -21,6 +21,21 @@ type Replicas struct {
 	Total, Allocated int
 }
 
+// total and allocated return false if the replicas are unknown.
+func (r *Replicas) total() (float64, bool) {
+	if r == nil {
+		return 0, false
+	}
+	return float64(r.Total), true
+}
+
+func (r *Replicas) allocated() (float64, bool) {
+	if r == nil {
+		return 0, false
+	}
+	return float64(r.Allocated), true
+}
+
 // Held is how many replicas of a GPU a container holds.
 type Held struct {
 	Namespace, Pod, Container string
@@ -169,10 +184,7 @@ func (x *Exporter) sample() *sample {
 		x.under = s
 		go func() {
 			s.gpus, s.err = x.read()
-			var known bool
-			if s.held, known = x.held(); known {
-				countHeld(s.gpus, s.held)
-			}
+			x.hold(s)
 			s.shares = x.shares(s.gpus)
 			x.mu.Lock()
 			x.under = nil
@@ -210,7 +222,6 @@ func (x *Exporter) read() ([]reading, error) {
 		for _, p := range d.Instances {
 			out[i].instances = append(out[i].instances, x.readInstance(p, replicas))
 		}
-		out[i].sum()
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -249,39 +260,33 @@ func (g *reading) sum() {
 	}
 }
 
-// held returns what containers hold. It returns false if that is unknown for now.
-func (x *Exporter) held() ([]Held, bool) {
-	if x.config.Held == nil {
-		return nil, false
+// hold adds what containers hold, if that is known now. A container that has ended may be listed together with its successor that has the same replica.
+func (x *Exporter) hold(s *sample) {
+	known := x.config.Held != nil
+	if known {
+		held, err := x.config.Held()
+		if known = err == nil; known {
+			s.held = held
+		}
 	}
-	held, err := x.config.Held()
-	if err != nil {
-		return nil, false
-	}
-	return held, true
-}
-
-// countHeld sets how many replicas of each GPU containers hold. A container that has ended may be listed together with its successor that has the same
-// replica.
-func countHeld(gpus []reading, held []Held) {
 	count := func(uuid string, r *Replicas) {
-		if r == nil {
+		if r == nil || !known {
 			return
 		}
 		n := 0
-		for _, h := range held {
+		for _, h := range s.held {
 			if h.UUID == uuid {
 				n += h.Replicas
 			}
 		}
 		r.Allocated = min(n, r.Total)
 	}
-	for i := range gpus {
-		count(gpus[i].UUID, gpus[i].replicas)
-		for _, p := range gpus[i].instances {
+	for i := range s.gpus {
+		count(s.gpus[i].UUID, s.gpus[i].replicas)
+		for _, p := range s.gpus[i].instances {
 			count(p.UUID, p.replicas)
 		}
-		gpus[i].sum()
+		s.gpus[i].sum()
 	}
 }
 
@@ -387,12 +392,8 @@ var gpuMetrics = []values{
 	{"karve_gpu_pcie_receive_bytes_per_second", "Data that the GPU received over PCIe.", profiled(func(p *gpu.Profiling) float64 { return p.PCIeReceive })},
 	{"karve_gpu_nvlink_transmit_bytes_per_second", "Data that the GPU sent over all of its NVLinks.", profiled(func(p *gpu.Profiling) float64 { return p.NVLinkTransmit })},
 	{"karve_gpu_nvlink_receive_bytes_per_second", "Data that the GPU received over all of its NVLinks.", profiled(func(p *gpu.Profiling) float64 { return p.NVLinkReceive })},
-	{"karve_gpu_replicas", "Replicas that the GPU is shared into.", func(g reading) (float64, bool) {
-		return float64(g.replicasOrNone().Total), g.replicas != nil
-	}},
-	{"karve_gpu_replicas_allocated", "Replicas of the GPU that pods hold.", func(g reading) (float64, bool) {
-		return float64(g.replicasOrNone().Allocated), g.replicas != nil
-	}},
+	{"karve_gpu_replicas", "Replicas that the GPU is shared into.", func(g reading) (float64, bool) { return g.replicas.total() }},
+	{"karve_gpu_replicas_allocated", "Replicas of the GPU that pods hold.", func(g reading) (float64, bool) { return g.replicas.allocated() }},
 }
 
 func whenUp(of func(reading) (float64, bool)) func(reading) (float64, bool) {
@@ -411,13 +412,6 @@ func profiled(of func(*gpu.Profiling) float64) func(reading) (float64, bool) {
 		value := of(g.usage.Profiling)
 		return value, value >= 0
 	})
-}
-
-func (g reading) replicasOrNone() Replicas {
-	if g.replicas == nil {
-		return Replicas{}
-	}
-	return *g.replicas
 }
 
 func (g reading) labels(more ...string) []string {
@@ -441,19 +435,8 @@ var instanceMetrics = []struct {
 }{
 	{"karve_gpu_instance_memory_used_bytes", "Device memory in use of the MIG instance.", func(p instanceReading) (float64, bool) { return known(p.usedMiB, mib) }},
 	{"karve_gpu_instance_memory_total_bytes", "Device memory of the MIG instance.", func(p instanceReading) (float64, bool) { return known(p.MemoryMiB, mib) }},
-	{"karve_gpu_instance_replicas", "Replicas that the MIG instance is shared into.", func(p instanceReading) (float64, bool) {
-		return float64(p.replicasOrNone().Total), p.replicas != nil
-	}},
-	{"karve_gpu_instance_replicas_allocated", "Replicas of the MIG instance that pods hold.", func(p instanceReading) (float64, bool) {
-		return float64(p.replicasOrNone().Allocated), p.replicas != nil
-	}},
-}
-
-func (p instanceReading) replicasOrNone() Replicas {
-	if p.replicas == nil {
-		return Replicas{}
-	}
-	return *p.replicas
+	{"karve_gpu_instance_replicas", "Replicas that the MIG instance is shared into.", func(p instanceReading) (float64, bool) { return p.replicas.total() }},
+	{"karve_gpu_instance_replicas_allocated", "Replicas of the MIG instance that pods hold.", func(p instanceReading) (float64, bool) { return p.replicas.allocated() }},
 }
 
 // writeInstances writes the metrics of MIG instances. Those of GPUs stay as they are, so that sums over GPUs do not count memory twice.

@@ -1,5 +1,5 @@
-// Package mpstest is a fake nvidia-cuda-mps-control. It behaves as NVIDIA documents it, as far as Karve uses it: a daemon in the foreground or in the
-// background, and a client that sends it commands. It runs no GPU work.
+// Package mpstest is a fake nvidia-cuda-mps-control. It behaves as NVIDIA documents it, as far as Karve uses it: a daemon in the foreground, and a
+// client that sends it commands. It runs no GPU work.
 package mpstest
 
 import (
@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -17,7 +16,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // Env turns a test program into the fake: see [Install].
@@ -51,10 +49,8 @@ func Main(args []string, in io.Reader, out io.Writer) int {
 		return client(socket, in, out)
 	case args[0] == "-f":
 		return foreground(socket, slices.Contains(args[1:], "-multiuser-server"), out)
-	case args[0] == "-d":
-		return background(socket, args[1:], out)
 	default:
-		fmt.Fprintln(out, "usage: nvidia-cuda-mps-control [-d | -f] [-multiuser-server]")
+		fmt.Fprintln(out, "usage: nvidia-cuda-mps-control -f [-multiuser-server]")
 		return 1
 	}
 }
@@ -76,27 +72,6 @@ func client(socket string, in io.Reader, out io.Writer) int {
 	_ = conn.(*net.UnixConn).CloseWrite()
 	_, _ = io.Copy(out, conn) // A daemon that quits closes it.
 	return 0
-}
-
-func background(socket string, args []string, out io.Writer) int {
-	self, err := os.Executable()
-	if err != nil {
-		return 1
-	}
-	child := exec.Command(self, append([]string{"-f"}, args...)...) //nolint:noctx // Itself, in the background.
-	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := child.Start(); err != nil {
-		return 1
-	}
-	for range 200 {
-		if conn, err := net.Dial("unix", socket); err == nil { //nolint:noctx // As above.
-			_ = conn.Close()
-			return 0
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	fmt.Fprintln(out, "the daemon does not start")
-	return 1
 }
 
 // control is the daemon.
