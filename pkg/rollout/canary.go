@@ -7,6 +7,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/lifecycle"
+	"karve.sh/karve/pkg/plain"
 )
 
 // watch follows the canary node: its node class, its NodeClaim, its replicas, its check and its soak.
@@ -169,22 +170,9 @@ func (d *decision) inconclusive(why string) {
 	d.status.Canary = nil
 	c.Attempts++
 	backoff := lifecycle.Backoff(firstBackoff, maxBackoff, int(c.Attempts))
-	c.NotBefore, c.Message = &metav1.Time{Time: d.seen.Now.Add(backoff)}, shorten(why)
+	c.NotBefore, c.Message = &metav1.Time{Time: d.seen.Now.Add(backoff)}, plain.Shorten(why, maxMessage)
 	d.step(v1alpha1.StepTesting)
 	d.note = fmt.Sprintf("trying %s again at %s: %s", c.Image.Release, timestamp(c.NotBefore.Time), why)
 	d.record(true, "CanaryInconclusive", d.note)
 	d.complain()
-}
-
-// shorten cuts a message to the length that the status allows.
-func shorten(s string) string {
-	const most = 1000
-	if len(s) <= most {
-		return s
-	}
-	for i := most; ; i-- {
-		if s[i]&0xC0 != 0x80 { // The first byte of a character.
-			return s[:i] + "…"
-		}
-	}
 }

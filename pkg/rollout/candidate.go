@@ -53,7 +53,7 @@ func (d *decision) target() *v1alpha1.GPUImage {
 		return nil
 	}
 	for _, architecture := range d.seen.Architectures {
-		if imageFor(wanted, architecture) == nil {
+		if !slices.ContainsFunc(wanted.Images, func(i v1alpha1.ArchitectureImage) bool { return i.Architecture == architecture }) {
 			d.problem = &Problem{"ArchitectureMissing", fmt.Sprintf("%s has no image for %s, which NodePools of %s can launch: restrict them with a requirement for kubernetes.io/arch, or name another image in spec.image",
 				wanted.Release, architecture, d.className())}
 			return nil
@@ -64,24 +64,14 @@ func (d *decision) target() *v1alpha1.GPUImage {
 
 // trustAgain removes an image from the distrusted ones if the spec names it and was edited after the image failed.
 func (d *decision) trustAgain(image *v1alpha1.GPUImage) {
-	ids := image.IDs()
 	d.status.Distrusted = slices.DeleteFunc(d.status.Distrusted, func(e v1alpha1.DistrustedImage) bool {
-		return e.Generation < d.rollout.Generation && slices.ContainsFunc(e.Image.IDs(), func(id string) bool { return slices.Contains(ids, id) })
+		return e.Generation < d.rollout.Generation && overlap(&e.Image, image)
 	})
 }
 
 // older reports whether image a was created before image b. It is false if unknown.
 func older(a, b *v1alpha1.GPUImage) bool {
 	return a != nil && b != nil && a.Created != nil && b.Created != nil && a.Created.Before(b.Created)
-}
-
-func imageFor(image *v1alpha1.GPUImage, architecture string) *v1alpha1.ArchitectureImage {
-	for i := range image.Images {
-		if image.Images[i].Architecture == architecture {
-			return &image.Images[i]
-		}
-	}
-	return nil
 }
 
 // choose sets the candidate.

@@ -3,11 +3,13 @@ package rollout
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/plain"
 )
 
 const (
@@ -19,6 +21,8 @@ const (
 	maxGood       = 5
 	maxDistrusted = 20
 	maxFailed     = 10
+	// maxMessage is the longest message that the status allows.
+	maxMessage = 1000
 	// tolerated is how many nodes may fail with a promoted image, if others work, before it is rolled back.
 	tolerated = 1
 )
@@ -119,10 +123,8 @@ func (d *decision) block(b *Blocked) {
 // abandon stops the test of an image. The canary's objects are deleted because the status no longer names it.
 func (d *decision) abandon() {
 	d.status.Canary, d.status.Candidate = nil, nil
-	switch d.status.Step {
-	case v1alpha1.StepTesting, v1alpha1.StepSoaking, v1alpha1.StepWaiting:
+	if slices.Contains([]v1alpha1.RolloutStep{v1alpha1.StepTesting, v1alpha1.StepSoaking, v1alpha1.StepWaiting}, d.status.Step) {
 		d.step(v1alpha1.StepSettled)
-	case v1alpha1.StepPending, v1alpha1.StepSettled, v1alpha1.StepRolling:
 	}
 }
 
@@ -222,7 +224,7 @@ func (d *decision) roll() bool {
 // rollBackFailing returns to the last good image if nodes with a promoted one fail.
 func (d *decision) rollBackFailing() {
 	current := d.status.Current
-	failing := Problem{"NodesFailing", fmt.Sprintf("nodes with %s never exposed their replicas: %s", current.Release, joinNames(d.status.FailedNodes))}
+	failing := Problem{"NodesFailing", fmt.Sprintf("nodes with %s never exposed their replicas: %s", current.Release, strings.Join(d.status.FailedNodes, ", "))}
 	good := d.lastGood()
 	switch {
 	case containsImage(d.status.Good, current):
@@ -267,7 +269,7 @@ func (d *decision) settle() {
 // distrust records that an image failed, so that the rollout does not test it again on its own.
 func (d *decision) distrust(image *v1alpha1.GPUImage, why Problem) {
 	entry := v1alpha1.DistrustedImage{
-		Image: *image.DeepCopy(), Reason: why.Reason, Message: shorten(why.Message), Since: metav1.NewTime(d.seen.Now), Generation: d.rollout.Generation,
+		Image: *image.DeepCopy(), Reason: why.Reason, Message: plain.Shorten(why.Message, maxMessage), Since: metav1.NewTime(d.seen.Now), Generation: d.rollout.Generation,
 	}
 	list := slices.DeleteFunc(d.status.Distrusted, func(e v1alpha1.DistrustedImage) bool { return e.Image.Same(image) })
 	d.status.Distrusted = append([]v1alpha1.DistrustedImage{entry}, list[:min(len(list), maxDistrusted-1)]...)
@@ -277,13 +279,18 @@ func (d *decision) distrust(image *v1alpha1.GPUImage, why Problem) {
 
 // distrusted returns why the image, or one for one of its architectures, is distrusted. It is nil if it is not.
 func (d *decision) distrusted(image *v1alpha1.GPUImage) *v1alpha1.DistrustedImage {
-	ids := image.IDs()
 	for i := range d.status.Distrusted {
-		if slices.ContainsFunc(d.status.Distrusted[i].Image.IDs(), func(id string) bool { return slices.Contains(ids, id) }) {
+		if overlap(&d.status.Distrusted[i].Image, image) {
 			return &d.status.Distrusted[i]
 		}
 	}
 	return nil
+}
+
+// overlap reports whether two images have the same image for an architecture.
+func overlap(a, b *v1alpha1.GPUImage) bool {
+	ids := b.IDs()
+	return slices.ContainsFunc(a.IDs(), func(id string) bool { return slices.Contains(ids, id) })
 }
 
 func (d *decision) step(step v1alpha1.RolloutStep) {

@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
@@ -68,7 +69,7 @@ func Undo(r *v1alpha1.GPUImageRollout, to string) (string, error) {
 		return "the newest image that is recommended is tried and promoted again", nil
 	case r.Status.Current.Named(to):
 		return "stays at " + to, nil
-	case ranWell(r, to):
+	case slices.ContainsFunc(r.Status.Good, func(i v1alpha1.GPUImage) bool { return i.Named(to) }):
 		return fmt.Sprintf("goes back from %s to %s at once, and stays there; --to %s follows new images again", current, to, v1alpha1.ImageNewest), nil
 	default:
 		return to + " did not run here before, so a canary node tries it first", nil
@@ -79,15 +80,6 @@ func Undo(r *v1alpha1.GPUImageRollout, to string) (string, error) {
 func formerImage(r *v1alpha1.GPUImageRollout) *v1alpha1.GPUImage {
 	d := &decision{rollout: r, status: &r.Status, seen: &Seen{}}
 	return d.lastGood()
-}
-
-func ranWell(r *v1alpha1.GPUImageRollout, name string) bool {
-	for i := range r.Status.Good {
-		if r.Status.Good[i].Named(name) {
-			return true
-		}
-	}
-	return false
 }
 
 func isPaused(r *v1alpha1.GPUImageRollout) bool { return r.Spec.Promotion == v1alpha1.PromotionPaused }

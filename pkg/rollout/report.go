@@ -1,8 +1,6 @@
 package rollout
 
 import (
-	"strings"
-
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -25,10 +23,8 @@ func (d *decision) report() {
 		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, d.unready.Reason, d.unready.Message
 	}
 	progressing := metav1.Condition{Type: v1alpha1.ConditionProgressing, Status: metav1.ConditionTrue, Reason: string(d.status.Step), Message: d.note}
-	switch d.status.Step {
-	case v1alpha1.StepPending, v1alpha1.StepSettled:
+	if d.status.Step == v1alpha1.StepPending || d.status.Step == v1alpha1.StepSettled {
 		progressing.Status = metav1.ConditionFalse
-	case v1alpha1.StepTesting, v1alpha1.StepSoaking, v1alpha1.StepWaiting, v1alpha1.StepRolling:
 	}
 	degraded := metav1.Condition{Type: v1alpha1.ConditionDegraded, Status: metav1.ConditionFalse, Reason: "AsWanted"}
 	if d.problem != nil {
@@ -39,5 +35,3 @@ func (d *decision) report() {
 		meta.SetStatusCondition(&d.status.Conditions, c)
 	}
 }
-
-func joinNames(names []string) string { return strings.Join(names, ", ") }

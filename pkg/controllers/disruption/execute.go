@@ -66,10 +66,7 @@ func (c *Controller) mark(ctx context.Context, cmd disruption.Command) error {
 	claim := m.Claim.DeepCopy()
 	cmd.EditClaim(claim, c.Clock.Now())
 	if err := c.Client.Patch(ctx, claim, client.MergeFrom(m.Claim)); err != nil {
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		return fmt.Errorf("marking NodeClaim %s: %w", claim.Name, err)
+		return ignoreGone(err, "marking", m)
 	}
 	c.reportMark(ctx, cmd, claim)
 	return nil
@@ -131,10 +128,7 @@ func (c *Controller) remove(ctx context.Context, round *disruption.Round, cmd di
 	}
 	uid := m.Claim.UID
 	if err := c.Client.Delete(ctx, m.Claim, client.Preconditions{UID: &uid}); err != nil {
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		return fmt.Errorf("deleting NodeClaim %s: %w", m.Claim.Name, err)
+		return ignoreGone(err, "deleting", m)
 	}
 	c.reportRemoval(ctx, cmd, &look)
 	return nil

@@ -38,7 +38,7 @@ func podLeftOrCame() predicate.Predicate {
 func ours() predicate.Predicate {
 	return predicate.And(
 		predicate.NewPredicateFuncs(func(o client.Object) bool { return o.GetLabels()[v1alpha1.GPUNodeClassLabel] != "" }),
-		predicate.Or(predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}, taintsChanged(), healthChanged()),
+		predicate.Or(predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}, stateChanged()),
 	)
 }
 
@@ -50,23 +50,13 @@ func claimsOfOurs() predicate.Predicate {
 	})
 }
 
-func taintsChanged() predicate.Predicate {
+// stateChanged selects updates of a Node's taints, and those that can make a machine unhealthy or healthy. It ignores heartbeats of conditions.
+func stateChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, okBefore := e.ObjectOld.(*corev1.Node)
 		after, okAfter := e.ObjectNew.(*corev1.Node)
-		return okBefore && okAfter && len(before.Spec.Taints) != len(after.Spec.Taints)
-	}}
-}
-
-// healthChanged selects updates that can make a machine unhealthy or healthy. It ignores heartbeats of conditions.
-func healthChanged() predicate.Predicate {
-	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		before, okBefore := e.ObjectOld.(*corev1.Node)
-		after, okAfter := e.ObjectNew.(*corev1.Node)
-		if !okBefore || !okAfter {
-			return false
-		}
-		return statuses(before) != statuses(after) || exposed(before) != exposed(after)
+		return okBefore && okAfter &&
+			(len(before.Spec.Taints) != len(after.Spec.Taints) || statuses(before) != statuses(after) || exposed(before) != exposed(after))
 	}}
 }
 

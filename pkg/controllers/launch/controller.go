@@ -169,7 +169,7 @@ func (c *Controller) vanished(ctx context.Context, claim string, e launching.Ent
 func (c *Controller) giveUp(ctx context.Context, claim *karpv1.NodeClaim, d launching.Decision) (reconcile.Result, error) {
 	shape, now := launching.ShapeOf(claim), c.Clock.Now()
 	c.Ledger.Await(claim.Name, claim.UID, shape)
-	cloud, err := c.cloud(ctx, shape)
+	cloud, _, err := c.readCloud(ctx, shape)
 	if err != nil {
 		return reconcile.Result{}, err
 	}

@@ -109,12 +109,6 @@ func messageOf(e *corev1.Event) string {
 	return e.Message
 }
 
-// cloud returns the state of the node class of a shape.
-func (c *Controller) cloud(ctx context.Context, s launching.Shape) (launching.Cloud, error) {
-	cloud, _, err := c.readCloud(ctx, s)
-	return cloud, err
-}
-
 // readCloud returns the state of the node class of a shape, and why it is not ready. The reason is "" if it is ready.
 func (c *Controller) readCloud(ctx context.Context, s launching.Shape) (cloud launching.Cloud, notReady string, err error) {
 	class := &v1alpha1.GPUNodeClass{}

@@ -84,9 +84,7 @@ type Controller struct {
 
 // Register adds the controller to the manager.
 func (c *Controller) Register(m ctrl.Manager) error {
-	one := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
-		return []reconcile.Request{{}}
-	})
+	one := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{{}} })
 	return ctrl.NewControllerManagedBy(m).Named("pool").
 		Watches(&karpv1.NodePool{}, one).
 		Watches(&v1alpha1.GPUNodeClass{}, one).

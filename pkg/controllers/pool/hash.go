@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -21,11 +22,8 @@ func (c *Controller) updateHashes(ctx context.Context, pool *karpv1.NodePool, ma
 			continue
 		}
 		claim := stored.DeepCopy()
-		if claim.Annotations == nil {
-			claim.Annotations = map[string]string{}
-		}
-		claim.Annotations[karpv1.NodePoolHashAnnotationKey] = pool.Hash()
-		claim.Annotations[karpv1.NodePoolHashVersionAnnotationKey] = karpv1.NodePoolHashVersion
+		metav1.SetMetaDataAnnotation(&claim.ObjectMeta, karpv1.NodePoolHashAnnotationKey, pool.Hash())
+		metav1.SetMetaDataAnnotation(&claim.ObjectMeta, karpv1.NodePoolHashVersionAnnotationKey, karpv1.NodePoolHashVersion)
 		if err := c.Client.Patch(ctx, claim, client.MergeFrom(stored)); client.IgnoreNotFound(err) != nil {
 			errs = append(errs, fmt.Errorf("writing the NodePool hash on NodeClaim %s: %w", claim.Name, err))
 		}

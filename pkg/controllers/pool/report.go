@@ -2,7 +2,6 @@ package pool
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -150,44 +149,20 @@ const maxMessage = 2000
 
 // reportClass sets the status of a GPUNodeClass.
 func reportClass(class *v1alpha1.GPUNodeClass, state facts.NodeClassState, dra facts.DRA, h holding, refused []v1alpha1.RefusedOffering, unknown []string) {
-	accepted := metav1.Condition{Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: "Accepted"}
-	if _, _, err := class.Spec.Consolidation.IdleDuration(); err != nil {
-		accepted.Status, accepted.Reason = metav1.ConditionFalse, "InvalidIdleAfter"
-		accepted.Message = fmt.Sprintf("spec.consolidation.idleAfter: %v; idle machines are kept", err)
-	} else if _, _, err := class.Spec.Consolidation.UnusedDuration(); err != nil {
-		accepted.Status, accepted.Reason = metav1.ConditionFalse, "InvalidUnusedAfter"
-		accepted.Message = fmt.Sprintf("spec.consolidation.unusedAfter: %v; nothing is reported", err)
-	}
-	if _, err := class.Spec.DrainDuration(); err != nil && accepted.Status == metav1.ConditionTrue {
-		accepted.Status, accepted.Reason = metav1.ConditionFalse, "InvalidTerminationGracePeriod"
-		accepted.Message = fmt.Sprintf("spec.terminationGracePeriod: %v; machines drain for as long as it takes", err)
-	}
-	if err := snapshot.HeadroomError(class); err != nil && accepted.Status == metav1.ConditionTrue {
-		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, "InvalidHeadroom", err.Error()+"; nothing is kept free for it"
-	}
-	if err := cmp.Or(class.Spec.Sharing.OverridesError(), class.Spec.Sharing.LayoutsError()); err != nil && accepted.Status == metav1.ConditionTrue {
-		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, "UnsupportedGPU", err.Error()+"; no such GPU is launched"
-	}
-	if err := class.Spec.Sharing.SizesError(); err != nil && accepted.Status == metav1.ConditionTrue {
-		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, "InvalidSizes", err.Error()+"; nothing is launched"
-	}
-	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Ready"}
+	reason, message := rejected(class)
+	accepted := unless(v1alpha1.ConditionAccepted, "Accepted", reason, message)
 	switch {
-	case accepted.Status != metav1.ConditionTrue:
-		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, "NotAccepted", accepted.Message
+	case reason != "":
+		reason = "NotAccepted"
 	case !state.Ready:
-		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, state.Reason, state.Message
+		reason, message = cmp.Or(state.Reason, "NodeClassNotReady"), state.Message
 	default:
-		if reason, message := dra.Problem(class); reason != "" {
-			ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, reason, message
-		}
+		reason, message = dra.Problem(class)
 	}
-	fresh := metav1.Condition{Type: v1alpha1.ConditionCatalogFresh, Status: metav1.ConditionTrue, Reason: "Fresh"}
-	if state.CatalogReason != "" {
-		fresh.Status, fresh.Reason, fresh.Message = metav1.ConditionFalse, state.CatalogReason, state.CatalogMessage
+	all := []metav1.Condition{
+		accepted, unless(v1alpha1.ConditionReady, "Ready", reason, message),
+		unless(v1alpha1.ConditionCatalogFresh, "Fresh", state.CatalogReason, state.CatalogMessage), metav1.Condition(fieldsHonored(snapshot.UnknownFields(unknown))),
 	}
-	fields := fieldsHonored(snapshot.UnknownFields(unknown))
-	all := []metav1.Condition{accepted, ready, fresh, {Type: fields.Type, Status: fields.Status, Reason: fields.Reason, Message: fields.Message}}
 	if known := reservationsKnown(class.Spec.NodeClassRef, &state); known != nil {
 		all = append(all, *known)
 	} else {
@@ -203,6 +178,38 @@ func reportClass(class *v1alpha1.GPUNodeClass, state facts.NodeClassState, dra f
 	class.Status.USDPerHour = v1alpha1.FormatUSD(h.microUSDPerHour)
 	class.Status.UnusedNodes, class.Status.UnusedUSDPerHour = h.unusedNodes, v1alpha1.FormatUSD(h.unusedMicroUSDPerHour)
 	class.Status.RefusedOfferings = refused
+}
+
+// rejected returns why a GPUNodeClass is not accepted, and what follows. It returns "" if it is.
+func rejected(class *v1alpha1.GPUNodeClass) (reason, message string) {
+	spec := &class.Spec
+	_, _, idle := spec.Consolidation.IdleDuration()
+	_, _, unused := spec.Consolidation.UnusedDuration()
+	_, drain := spec.DrainDuration()
+	for _, p := range []struct {
+		err                    error
+		reason, field, instead string
+	}{
+		{idle, "InvalidIdleAfter", "spec.consolidation.idleAfter: ", "idle machines are kept"},
+		{unused, "InvalidUnusedAfter", "spec.consolidation.unusedAfter: ", "nothing is reported"},
+		{drain, "InvalidTerminationGracePeriod", "spec.terminationGracePeriod: ", "machines drain for as long as it takes"},
+		{snapshot.HeadroomError(class), "InvalidHeadroom", "", "nothing is kept free for it"},
+		{cmp.Or(spec.Sharing.OverridesError(), spec.Sharing.LayoutsError()), "UnsupportedGPU", "", "no such GPU is launched"},
+		{spec.Sharing.SizesError(), "InvalidSizes", "", "nothing is launched"},
+	} {
+		if p.err != nil {
+			return p.reason, p.field + p.err.Error() + "; " + p.instead
+		}
+	}
+	return "", ""
+}
+
+// unless returns a condition that is True for the reason good, or False if there is a reason against it.
+func unless(conditionType, good, against, message string) metav1.Condition {
+	if against == "" {
+		return metav1.Condition{Type: conditionType, Status: metav1.ConditionTrue, Reason: good}
+	}
+	return metav1.Condition{Type: conditionType, Status: metav1.ConditionFalse, Reason: against, Message: message}
 }
 
 func condition(conditionType string, s metav1.ConditionStatus, reason, message string) status.Condition {

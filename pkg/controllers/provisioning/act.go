@@ -9,6 +9,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -163,10 +164,7 @@ func (c *Controller) replan(ctx context.Context, view *snapshot.View, plan plann
 	workqueue.ParallelizeUntil(ctx, claimsAtOnce, len(changes), func(i int) {
 		claim := changes[i].claim
 		changed := claim.DeepCopy()
-		if changed.Annotations == nil {
-			changed.Annotations = map[string]string{}
-		}
-		changed.Annotations[v1alpha1.PlannedPodsAnnotation] = changes[i].pods
+		metav1.SetMetaDataAnnotation(&changed.ObjectMeta, v1alpha1.PlannedPodsAnnotation, changes[i].pods)
 		if err := c.Client.Patch(ctx, changed, client.MergeFrom(claim)); client.IgnoreNotFound(err) != nil {
 			errs[i] = fmt.Errorf("writing the pods of NodeClaim %s: %w", claim.Name, err)
 		}

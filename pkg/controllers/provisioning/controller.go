@@ -130,6 +130,7 @@ func New(config Config) *Controller {
 
 // Register adds the controller to the manager.
 func (c *Controller) Register(m ctrl.Manager) error {
+	always := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{{}} })
 	whenPending := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
 		if !c.pending.Load() {
 			return nil
@@ -159,23 +160,17 @@ func (c *Controller) Register(m ctrl.Manager) error {
 		Watches(&v1alpha1.GPUNodeClass{}, handler.EnqueueRequestsFromMapFunc(c.classChanged)).
 		Watches(&corev1.PersistentVolumeClaim{}, whenPending)
 	if c.CapacityBuffers {
-		b = b.Watches(karpenter.NewCapacityBuffer(), handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
-			return []reconcile.Request{{}}
-		}))
+		b = b.Watches(karpenter.NewCapacityBuffer(), always)
 	}
-	for _, kind := range c.Gatherer.PodGroups {
-		b = b.Watches(gather.NewPodGroup(kind), handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
-			return []reconcile.Request{{}} // Pods may have waited for it.
-		}), builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return podGroupChanged(e.ObjectOld, e.ObjectNew) }}))
+	for _, kind := range c.Gatherer.PodGroups { // Pods may have waited for it.
+		b = b.Watches(gather.NewPodGroup(kind), always,
+			builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return podGroupChanged(e.ObjectOld, e.ObjectNew) }}))
 	}
 	if c.Gatherer.ProvisioningRequests {
-		always := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{{}} })
 		b = b.Watches(provreq.New(), always).Watches(&corev1.PodTemplate{}, always)
 	}
 	if c.Gatherer.DRA {
-		b = b.Watches(&resourcev1.ResourceClaim{}, whenPending).Watches(&resourcev1.ResourceClaimTemplate{}, handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
-			return []reconcile.Request{{}} // Pods may have waited for it.
-		}))
+		b = b.Watches(&resourcev1.ResourceClaim{}, whenPending).Watches(&resourcev1.ResourceClaimTemplate{}, always) // Pods may have waited for a template.
 	}
 	return b.WithOptions(controller.Options{MaxConcurrentReconciles: 1}).Complete(c)
 }

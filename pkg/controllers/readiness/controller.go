@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
@@ -399,10 +400,7 @@ func (c *Controller) open(ctx context.Context, node *corev1.Node) error {
 	// The API server's response lacks the replicas that the agent publishes, so the node itself is not changed.
 	changed := node.DeepCopy()
 	changed.Spec.Taints = append(changed.Spec.Taints[:i:i], changed.Spec.Taints[i+1:]...)
-	if changed.Annotations == nil {
-		changed.Annotations = map[string]string{}
-	}
-	changed.Annotations[v1alpha1.ReplicasReadySinceAnnotation] = c.Clock.Now().UTC().Format(time.RFC3339)
+	metav1.SetMetaDataAnnotation(&changed.ObjectMeta, v1alpha1.ReplicasReadySinceAnnotation, c.Clock.Now().UTC().Format(time.RFC3339))
 	// Others also change the list of taints. The lock keeps this patch from undoing their changes.
 	return c.Client.Patch(ctx, changed, client.MergeFromWithOptions(node, client.MergeFromWithOptimisticLock{}))
 }

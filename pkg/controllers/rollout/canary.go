@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -50,18 +51,17 @@ func places(r *v1alpha1.GPUImageRollout, view *snapshot.View, architecture strin
 		if pool.Class.Spec.NodeClassRef != r.Spec.NodeClassRef || offering.Labels[corev1.LabelArchStable] != architecture {
 			continue
 		}
-		switch reason := whyClosed(view, planned); {
-		case reason != "":
+		if reason := whyClosed(view, planned); reason != "" {
 			why[reason] = true
-		default:
-			all = append(all, place{pool, offering})
+			continue
 		}
+		all = append(all, place{pool, offering})
 	}
 	if len(all) == 0 {
 		if len(why) == 0 {
 			return nil, fmt.Sprintf("no NodePool of %s can launch a machine for %s", referenceText(r.Spec.NodeClassRef), architecture)
 		}
-		return nil, strings.Join(sorted(why), "; ")
+		return nil, strings.Join(slices.Sorted(maps.Keys(why)), "; ")
 	}
 	slices.SortStableFunc(all, func(a, b place) int {
 		return cmp.Or(cmp.Compare(rank(b), rank(a)), cmp.Compare(a.offering.MicroUSDPerHour, b.offering.MicroUSDPerHour), strings.Compare(a.offering.Type.Name, b.offering.Type.Name))
@@ -71,15 +71,6 @@ func places(r *v1alpha1.GPUImageRollout, view *snapshot.View, architecture strin
 
 func rank(p place) int {
 	return slices.Index([]string{karpv1.CapacityTypeSpot, karpv1.CapacityTypeReserved, karpv1.CapacityTypeOnDemand}, p.offering.CapacityType)
-}
-
-func sorted(set map[string]bool) []string {
-	list := make([]string, 0, len(set))
-	for s := range set {
-		list = append(list, s)
-	}
-	slices.Sort(list)
-	return list
 }
 
 // whyClosed returns why an offering cannot be launched now, or "" if it can.

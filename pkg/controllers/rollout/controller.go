@@ -61,14 +61,13 @@ type Config struct {
 // Controller reconciles one GPUImageRollout at a time.
 type Controller struct {
 	Config
-	lookups lookups
-	// existence has the cloud's answers about the images in each rollout's status, by the name of the rollout.
-	existence map[string]existence
+	// lookups are about the wanted images, and existence about the images in the statuses.
+	lookups, existence answers
 }
 
 // New returns a new controller.
 func New(config Config) *Controller {
-	return &Controller{Config: config, lookups: lookups{}, existence: map[string]existence{}}
+	return &Controller{Config: config, lookups: answers{}, existence: answers{}}
 }
 
 // +kubebuilder:rbac:groups=karve.sh,resources=gpuimagerollouts,verbs=get;list;watch

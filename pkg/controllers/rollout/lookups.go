@@ -17,19 +17,13 @@ import (
 // firstRetry is the delay before the cloud is asked again after a failure. It doubles with each failure, up to the refresh interval.
 const firstRetry = 30 * time.Second
 
-// lookups has the cloud's answers about the wanted image of each rollout, by the name of the rollout.
-type lookups map[string]lookup
+// answers has the cloud's answers to one question about each rollout, by the name of the rollout.
+type answers map[string]answer
 
-// existence is the cloud's answer about the images in a rollout's status.
-type existence struct {
+// answer is about the images in a rollout's status, of which some are missing, or about the wanted image.
+type answer struct {
 	question string
 	missing  []string
-	failures int
-	until    time.Time
-}
-
-type lookup struct {
-	question string
 	image    *v1alpha1.GPUImage
 	problem  *rollout.Problem
 	failures int
@@ -57,7 +51,7 @@ func (c *Controller) missing(ctx context.Context, r *v1alpha1.GPUImageRollout, r
 	if last.question == question && now.Before(last.until) {
 		return last.missing
 	}
-	next := existence{question: question, until: now.Add(c.Refresh)}
+	next := answer{question: question, until: now.Add(c.Refresh)}
 	var err error
 	next.missing, err = c.Images.Missing(ctx, ids)
 	if last.question == question {
@@ -94,7 +88,7 @@ func (c *Controller) wanted(ctx context.Context, r *v1alpha1.GPUImageRollout, fa
 	if last.question == question && now.Before(last.until) {
 		return last.image, last.problem
 	}
-	next := lookup{question: question, until: now.Add(c.Refresh)}
+	next := answer{question: question, until: now.Add(c.Refresh)}
 	if next.image, err = c.Images.Find(ctx, family, name, kubernetes, architectures); err != nil {
 		e := &cloud.ImageError{Reason: "ImageUnknown", Message: err.Error()}
 		errors.As(err, &e)

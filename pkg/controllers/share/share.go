@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -113,10 +114,7 @@ func Write(ctx context.Context, c client.Client, recorder events.EventRecorder, 
 		return nil // Karpenter copies the annotation to the Node.
 	}
 	node := m.Node.DeepCopy()
-	if node.Annotations == nil {
-		node.Annotations = map[string]string{}
-	}
-	node.Annotations[nodecontract.ReplicasPerGPUAnnotation] = replicas
+	metav1.SetMetaDataAnnotation(&node.ObjectMeta, nodecontract.ReplicasPerGPUAnnotation, replicas)
 	if err := c.Patch(ctx, node, client.MergeFrom(m.Node)); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("writing the replicas to node %s: %w", node.Name, err)
 	}

@@ -71,10 +71,7 @@ func promise(ctx context.Context, c client.Client, recorder events.EventRecorder
 		return nil // Karpenter copies the annotation to the Node.
 	}
 	node := on.DeepCopy()
-	if node.Annotations == nil {
-		node.Annotations = map[string]string{}
-	}
-	node.Annotations[nodecontract.SlotsAnnotation] = slots.String()
+	metav1.SetMetaDataAnnotation(&node.ObjectMeta, nodecontract.SlotsAnnotation, slots.String())
 	delete(node.Annotations, v1alpha1.SlotsNextAnnotation)
 	if err := c.Patch(ctx, node, client.MergeFrom(on)); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("writing the slots to node %s: %w", node.Name, err)
@@ -103,10 +100,8 @@ func described(slots nodecontract.Slots) string {
 func begin(ctx context.Context, c client.Client, on *corev1.Node, next nodecontract.Slots, now time.Time) error {
 	node := on.DeepCopy()
 	node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: nodecontract.SlotsChangingTaintKey, Effect: corev1.TaintEffectNoSchedule})
-	if node.Annotations == nil {
-		node.Annotations = map[string]string{}
-	}
-	node.Annotations[v1alpha1.SlotsNextAnnotation], node.Annotations[v1alpha1.SlotsChangingSinceAnnotation] = next.String(), now.UTC().Format(time.RFC3339)
+	metav1.SetMetaDataAnnotation(&node.ObjectMeta, v1alpha1.SlotsNextAnnotation, next.String())
+	metav1.SetMetaDataAnnotation(&node.ObjectMeta, v1alpha1.SlotsChangingSinceAnnotation, now.UTC().Format(time.RFC3339))
 	err := c.Patch(ctx, node, client.MergeFromWithOptions(on, client.MergeFromWithOptimisticLock{}))
 	if apierrors.IsConflict(err) {
 		return nil // A later plan repeats it.

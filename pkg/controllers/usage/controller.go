@@ -70,9 +70,7 @@ func New(config Config) *Controller {
 
 // Register adds the controller to the manager.
 func (c *Controller) Register(m ctrl.Manager) error {
-	one := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
-		return []reconcile.Request{{}}
-	})
+	one := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{{}} })
 	return ctrl.NewControllerManagedBy(m).Named("usage").
 		Watches(&corev1.Node{}, one, builder.WithPredicates(reportChanged())).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 1}).

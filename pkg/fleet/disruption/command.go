@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
@@ -149,10 +150,7 @@ func setMark(claim *karpv1.NodeClaim, word string, now time.Time) {
 }
 
 func annotate(node *corev1.Node, key string, now time.Time) {
-	if node.Annotations == nil {
-		node.Annotations = map[string]string{}
-	}
-	node.Annotations[key] = now.UTC().Format(time.RFC3339)
+	metav1.SetMetaDataAnnotation(&node.ObjectMeta, key, now.UTC().Format(time.RFC3339))
 }
 
 // ClearNode removes from the Node the marks of an idle or disrupted machine.
