@@ -96,7 +96,7 @@ func (j *Judge) causeMarked(m *reason.Machine) Cause {
 	if since := timeIn(m.Claim.Annotations[v1alpha1.ReplacingSinceAnnotation]); since != nil {
 		c.Since = *since
 	}
-	if reason.MarkedUnderutilized(m.Machine) && m.NodePool.KeepsMarks() {
+	if reason.MarkedUnderutilized(m.Machine) && m.NodePool.MovesPods {
 		// Only this mark is checked. The others are assumed to be right.
 		before, again := verdicts{pending: []string{m.Claim.Name}}, *m
 		again.Saving = j.standing(j.whatIf, before, func() bool { return true }).stand[m.Claim.Name]

@@ -62,7 +62,7 @@ func (m *Memory) applyFound(f *fleet) {
 		machine.Surplus = r.surplus.note(surplus, f.now, f.settle)
 		// A machine with the surplus taint stays surplus until it has been needed for the settle time, unless its pool does not allow moving pods.
 		tainted := HasSurplusTaint(machine.Machine)
-		if used := r.used.note(tainted && !surplus, f.now, f.settle); tainted && machine.NodePool.Steers() && !used {
+		if used := r.used.note(tainted && !surplus, f.now, f.settle); tainted && machine.NodePool.MovesPods && !used {
 			machine.Surplus = true
 		}
 	}

@@ -20,7 +20,7 @@ type verdicts struct {
 // removal does not save stays, and the others are checked together with it, one by one. Each check makes a plan for the whole cluster, so standing ends
 // after the first check for which stop returns true. Marks that were not checked keep their earlier verdict, and new ones stay.
 func (f *fleet) standing(sim simulator, before verdicts, stop func() bool) verdicts {
-	marked := slices.DeleteFunc(markedForCost(f.machines), func(name string) bool { return !f.named(name).NodePool.KeepsMarks() })
+	marked := slices.DeleteFunc(markedForCost(f.machines), func(name string) bool { return !f.named(name).NodePool.MovesPods })
 	now := verdicts{stand: map[string]*reason.Candidate{}, judged: slices.Clone(marked)}
 	if len(before.pending) > 0 { // This check continues the last one, so marks that were rejected then stay rejected.
 		marked = slices.DeleteFunc(marked, func(name string) bool {

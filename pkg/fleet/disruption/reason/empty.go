@@ -10,9 +10,7 @@ import (
 
 // empty is for machines that have been idle for the idleAfter of their pool. They need no replacement, and their NodeClaim has no mark. An annotation
 // of the Node has the time at which it became idle.
-type empty struct{}
-
-func (empty) Name() karpv1.DisruptionReason { return karpv1.DisruptionReasonEmpty }
+type empty struct{ common }
 
 func (empty) Candidate(m *Machine, _ time.Time) *Candidate {
 	if m.NodePool.IdleAfter == nil || !m.Started() || !m.Idle() || m.needed() {
@@ -28,7 +26,3 @@ func (empty) Blocked(m *Machine, _ *Candidate, asked []*corev1.Pod, pods Pods) s
 	}
 	return pods.Keeps(m.Machine)
 }
-
-func (empty) Allowed(p *Pool) int { return p.Budgets[karpv1.DisruptionReasonEmpty] }
-
-func (empty) Ended(*Machine) (string, bool) { return asToday, true }

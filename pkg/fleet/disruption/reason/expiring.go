@@ -6,7 +6,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 )
 
 const (
@@ -18,9 +17,7 @@ const (
 
 // expiring is for machines that Karpenter will delete soon because they expire or because their capacity block ends, and that hold pods or headroom which need room elsewhere. Like
 // Karpenter, Karve checks no budgets for them. Such a machine is only marked, and Karpenter drains it.
-type expiring struct{}
-
-func (expiring) Name() karpv1.DisruptionReason { return Expiring }
+type expiring struct{ common }
 
 func (expiring) Candidate(m *Machine, now time.Time) *Candidate {
 	if !Expires(m, now) || len(m.Moving()) == 0 && !m.Headroom {

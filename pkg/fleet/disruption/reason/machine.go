@@ -51,7 +51,8 @@ type Pool struct {
 	IdleAfter *time.Duration
 	// KeepsIdle is why its idle machines stay. It is "" if they do not.
 	KeepsIdle string
-	// MovesPods reports whether the policies of the NodePool and its GPUNodeClass allow moving pods to reduce the cost.
+	// MovesPods reports whether the policies of the NodePool and its GPUNodeClass allow moving pods to reduce the cost. Then a machine with foreign pods counts as
+	// idle, underutilized machines may keep their marks, and new pods stay steered away from a machine for the settle time after it ceased to be surplus.
 	MovesPods bool
 	// Budgets is how many of its machines may be disrupted at the same time, by the reasons of disruption budgets. It is nil if the NodePool no longer exists.
 	Budgets map[karpv1.DisruptionReason]int
@@ -68,18 +69,9 @@ type Pool struct {
 	HeadroomComing bool
 }
 
-// KeepsMarks reports whether machines of the pool that are marked as underutilized may keep their marks. Whether a step may begin is decided by package layout.
-func (p *Pool) KeepsMarks() bool { return p.MovesPods }
-
-// MovesForeignPods reports whether a machine with foreign pods counts as idle, because these pods may be moved.
-func (p *Pool) MovesForeignPods() bool { return p.MovesPods }
-
-// Steers reports whether new pods stay steered away from a machine for the settle time after it ceased to be surplus.
-func (p *Pool) Steers() bool { return p.MovesPods }
-
 // Idle reports whether the machine holds no pods that count.
 func (m *Machine) Idle() bool {
-	return m.Empty() || m.NodePool.MovesForeignPods() && m.NoReplicasHeld()
+	return m.Empty() || m.NodePool.MovesPods && m.NoReplicasHeld()
 }
 
 // needed reports whether an idle machine is needed for pending pods or for headroom.

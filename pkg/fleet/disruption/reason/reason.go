@@ -61,10 +61,25 @@ type Pods interface {
 }
 
 // replacing has the reasons to replace machines, by priority.
-var replacing = []Reason{unhealthy{}, drifted{}, underutilized{}}
+var replacing = []Reason{unhealthy{common{Unhealthy}}, ofDrift, underutilized{common{karpv1.DisruptionReasonUnderutilized}}}
 
 // others has the reasons that have their own steps.
-var others = []Reason{empty{}, expiring{}}
+var others = []Reason{empty{common{karpv1.DisruptionReasonEmpty}}, expiring{common{Expiring}}}
+
+var ofDrift = drifted{common{karpv1.DisruptionReasonDrifted}}
+
+// common has what a reason answers unless it knows better.
+type common struct{ name karpv1.DisruptionReason }
+
+func (c common) Name() karpv1.DisruptionReason { return c.name }
+
+func (common) Blocked(m *Machine, c *Candidate, asked []*corev1.Pod, pods Pods) string {
+	return blocked(m, c, asked, pods)
+}
+
+func (c common) Allowed(p *Pool) int { return p.Budgets[c.name] }
+
+func (common) Ended(*Machine) (string, bool) { return asToday, true }
 
 // First returns the candidate of the first reason to replace a machine, or nil if there is none. It prefers a candidate without Kept.
 func First(m *Machine, now time.Time) *Candidate {
@@ -88,7 +103,7 @@ func Of[T ~string](word T) Reason {
 			return r
 		}
 	}
-	return drifted{}
+	return ofDrift
 }
 
 // protectedNode returns what on the Node keeps the machine, or "" if nothing does.

@@ -14,9 +14,7 @@ import (
 
 // underutilized is for machines whose removal saves cost. Several of them can be one step, so the controller proposes them together. A marked machine stays a
 // candidate as long as its removal still saves.
-type underutilized struct{}
-
-func (underutilized) Name() karpv1.DisruptionReason { return karpv1.DisruptionReasonUnderutilized }
+type underutilized struct{ common }
 
 // Candidate returns nil for machines that will be replaced because they are unhealthy.
 func (underutilized) Candidate(m *Machine, now time.Time) *Candidate {
@@ -33,10 +31,6 @@ func (underutilized) Blocked(m *Machine, c *Candidate, asked []*corev1.Pod, pods
 	}
 	return pods.Keeps(m.Machine)
 }
-
-func (underutilized) Allowed(p *Pool) int { return p.Budgets[karpv1.DisruptionReasonUnderutilized] }
-
-func (underutilized) Ended(*Machine) (string, bool) { return asToday, true }
 
 // MarkedUnderutilized reports whether the machine is marked as underutilized.
 func MarkedUnderutilized(m *records.Machine) bool {
