@@ -145,7 +145,7 @@ func Preferred(r Request) []string {
 		c.ids = append(c.ids, id)
 	}
 	for _, c := range choices {
-		slices.SortFunc(c.ids, compareIDs)
+		slices.SortFunc(c.ids, CompareIDs)
 	}
 	for len(out) < r.Size && len(choices) > 0 {
 		best := slices.MinFunc(choices, func(a, b *choice) int { return compareChoices(a, b, r.Packed) })
@@ -168,8 +168,8 @@ func compareChoices(a, b *choice, packed bool) int {
 	return cmp.Or(free, taken, cmp.Compare(b.load.FreeMemoryMiB, a.load.FreeMemoryMiB), cmp.Compare(a.load.Percent, b.load.Percent), cmp.Compare(a.uuid, b.uuid))
 }
 
-// compareIDs orders replicas by number, so that those with high numbers are likely to be free when the number of replicas is reduced.
-func compareIDs(a, b string) int {
+// CompareIDs orders replicas by number, so that those with high numbers are likely to be free when the number of replicas is reduced.
+func CompareIDs(a, b string) int {
 	_, n, _ := Parse(a)
 	_, m, _ := Parse(b)
 	return cmp.Or(cmp.Compare(n, m), cmp.Compare(a, b))

@@ -50,7 +50,7 @@ func (m *Manager) allocate(ctx context.Context, resource string, ids []string) (
 	}
 	if revived {
 		m.lay(ctx)
-		m.poke()
+		notify(m.wake)
 	}
 	response := answer(m.settings, m.channels, gpus, m.config.Exists)
 	if slot > 0 {

@@ -162,7 +162,7 @@ func deviceNames(s sharing.Settings, gpus []device) []string {
 		if s.DeviceIDStrategy == sharing.IDByIndex {
 			names = append(names, g.index())
 		} else {
-			names = append(names, g.id())
+			names = append(names, g.ID())
 		}
 	}
 	return names

@@ -104,7 +104,7 @@ func TestAnswer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := answer(c.settings, c.settings.IMEXChannels, []device{{Device: one}, {Device: two}}, exists)
+			got := answer(c.settings, c.settings.IMEXChannels, []device{{GPU: sharing.GPU{Device: one}}, {GPU: sharing.GPU{Device: two}}}, exists)
 			if diff := cmp.Diff(c.want, got, protocmp.Transform()); diff != "" {
 				t.Error(diff)
 			}
@@ -115,8 +115,8 @@ func TestAnswer(t *testing.T) {
 func TestAnswerForInstances(t *testing.T) {
 	t.Parallel()
 	devices := []device{
-		{Device: gpu.Device{UUID: "GPU-a", Index: 0, Minor: 3}, instance: &gpu.Instance{UUID: "MIG-a", Index: 2}, files: []string{"/dev/nvidia-caps/nvidia-cap66", "/dev/nvidia-caps/nvidia-cap67"}},
-		{Device: gpu.Device{UUID: "GPU-a", Index: 0, Minor: 3}, instance: &gpu.Instance{UUID: "MIG-b", Index: 3}, files: []string{"/dev/nvidia-caps/nvidia-cap75", "/dev/nvidia-caps/nvidia-cap76"}},
+		{GPU: sharing.GPU{Device: gpu.Device{UUID: "GPU-a", Index: 0, Minor: 3}, Instance: &gpu.Instance{UUID: "MIG-a", Index: 2}}, files: []string{"/dev/nvidia-caps/nvidia-cap66", "/dev/nvidia-caps/nvidia-cap67"}},
+		{GPU: sharing.GPU{Device: gpu.Device{UUID: "GPU-a", Index: 0, Minor: 3}, Instance: &gpu.Instance{UUID: "MIG-b", Index: 3}}, files: []string{"/dev/nvidia-caps/nvidia-cap75", "/dev/nvidia-caps/nvidia-cap76"}},
 	}
 	file := func(path string) *pluginapi.DeviceSpec {
 		return &pluginapi.DeviceSpec{ContainerPath: path, HostPath: path, Permissions: "rw"}
@@ -190,7 +190,7 @@ func TestIMEXChannelsExistOnMachine(t *testing.T) {
 
 func TestOnlyCDIRequiresSpecs(t *testing.T) {
 	t.Parallel()
-	one := []device{{Device: gpu.Device{UUID: "GPU-a", Index: 3}}}
+	one := []device{{GPU: sharing.GPU{Device: gpu.Device{UUID: "GPU-a", Index: 3}}}}
 	for name, c := range map[string]struct {
 		settings sharing.Settings
 		channels []int

@@ -46,9 +46,6 @@ func (m *Manager) apply(ctx context.Context, c sharing.Config, devices []gpu.Dev
 			}
 		}
 	}
-	for _, t := range targets {
-		gpus = append(gpus, known[t.uuid])
-	}
 	if c.Sharing.Backend != "" {
 		targets = nil // A DRA driver serves the GPUs, and checks who else does.
 	}
@@ -72,7 +69,7 @@ func (m *Manager) apply(ctx context.Context, c sharing.Config, devices []gpu.Dev
 	m.mu.Lock()
 	m.lay(ctx)
 	m.mu.Unlock()
-	m.poke()
+	notify(m.wake)
 	return nil
 }
 
@@ -86,7 +83,7 @@ func (m *Manager) targetsOf(resources []sharing.Resource, passFiles bool) ([]tar
 			if err != nil {
 				return nil, nil, err
 			}
-			id := d.id()
+			id := d.ID()
 			i := slices.IndexFunc(targets, func(t target) bool { return t.uuid == id })
 			switch {
 			case id == "" || i >= 0 && (targets[i].slots == nil || known[id].Index != g.Index || targets[i].slots.has(g.SlotMiB)):
@@ -106,7 +103,7 @@ func (m *Manager) targetsOf(resources []sharing.Resource, passFiles bool) ([]tar
 
 // readLinks returns the scores of the connections of GPUs if a container can have several of them.
 func (m *Manager) readLinks(ctx context.Context, targets []target, known map[string]device) map[[2]string]int {
-	whole := slices.DeleteFunc(slices.Clone(targets), func(t target) bool { return t.replicas != 1 || known[t.uuid].instance != nil })
+	whole := slices.DeleteFunc(slices.Clone(targets), func(t target) bool { return t.replicas != 1 || known[t.uuid].Instance != nil })
 	if m.config.Links == nil || len(whole) < 3 {
 		return nil // There is nothing to choose.
 	}
@@ -149,6 +146,6 @@ func (m *Manager) SetMayWithdraw(ctx context.Context, may bool) {
 	m.mayWithdraw = may
 	if may && slices.ContainsFunc(m.targets, func(t target) bool { return t.slots != nil }) {
 		m.lay(ctx)
-		m.poke()
+		notify(m.wake)
 	}
 }

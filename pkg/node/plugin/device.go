@@ -4,23 +4,20 @@ import (
 	"fmt"
 	"strconv"
 
-	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/mig"
 	"karve.sh/karve/pkg/node/sharing"
 )
 
 // device is a GPU or a MIG instance that one or more pods can hold.
 type device struct {
-	gpu.Device
-	// instance is nil for the whole GPU.
-	instance *gpu.Instance
+	sharing.GPU
 	// files are the device files of the instance, if they are passed.
 	files []string
 }
 
 // deviceOf returns the device for a GPU or a MIG instance.
 func deviceOf(g sharing.GPU, passFiles bool, capabilities mig.Capabilities) (device, error) {
-	d := device{Device: g.Device, instance: g.Instance}
+	d := device{GPU: g}
 	if g.Instance == nil || !passFiles {
 		return d, nil
 	}
@@ -31,22 +28,12 @@ func deviceOf(g sharing.GPU, passFiles bool, capabilities mig.Capabilities) (dev
 	return d, nil
 }
 
-// id returns the UUID of the device.
-func (d device) id() string {
-	if d.instance != nil {
-		return d.instance.UUID
-	}
-	return d.UUID
-}
-
 // index returns the index in the format of nvidia-smi and the container runtime, for example "0" and "0:3".
 func (d device) index() string {
-	if d.instance != nil {
-		return fmt.Sprintf("%d:%d", d.Index, d.instance.Index)
+	if d.Instance != nil {
+		return fmt.Sprintf("%d:%d", d.Index, d.Instance.Index)
 	}
 	return strconv.Itoa(d.Index)
 }
 
-func (d device) compare(other device) int {
-	return sharing.GPU{Device: d.Device, Instance: d.instance}.Compare(sharing.GPU{Device: other.Device, Instance: other.instance})
-}
+func (d device) compare(other device) int { return d.Compare(other.GPU) }

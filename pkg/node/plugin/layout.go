@@ -98,7 +98,7 @@ type held struct {
 // offer adds the devices of one GPU.
 func offer(t target, held []held, known []string, offered map[string][]string) (settling bool) {
 	slices.SortFunc(held, compareHeld)
-	slices.SortFunc(known, compareIDs)
+	slices.SortFunc(known, alloc.CompareIDs)
 	exclusive, own := false, map[string]bool{}
 	for _, h := range held {
 		_, _, slot := alloc.Slot(h.id)
@@ -124,7 +124,7 @@ func offer(t target, held []held, known []string, offered map[string][]string) (
 		settling = settling || free < 0
 		fill(own, t.uuid, free, known)
 	}
-	ids := slices.SortedFunc(maps.Keys(own), compareIDs)
+	ids := slices.SortedFunc(maps.Keys(own), alloc.CompareIDs)
 	if len(ids) > 0 {
 		offered[t.resource] = append(offered[t.resource], ids...)
 	}
@@ -151,10 +151,4 @@ func fill(own map[string]bool, uuid string, free int, known []string) {
 
 func compareHeld(a, b held) int {
 	return cmp.Or(cmp.Compare(a.resource, b.resource), cmp.Compare(a.n, b.n), cmp.Compare(a.id, b.id))
-}
-
-func compareIDs(a, b string) int {
-	_, n, _ := alloc.Parse(a)
-	_, m, _ := alloc.Parse(b)
-	return cmp.Or(cmp.Compare(n, m), cmp.Compare(a, b))
 }

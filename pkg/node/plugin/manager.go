@@ -140,7 +140,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		case <-created:
 			logr.FromContextOrDiscard(ctx).Info("The kubelet has started", "socket", m.config.KubeletSocket)
 			for _, s := range servers {
-				s.kubeletStarted()
+				notify(s.started)
 			}
 		case <-looks.C():
 			m.checkOthers(ctx)
@@ -162,11 +162,4 @@ func (m *Manager) state() (servers []*server, settling bool) {
 		servers = append(servers, m.servers[name])
 	}
 	return servers, m.settling
-}
-
-func (m *Manager) poke() {
-	select {
-	case m.wake <- struct{}{}:
-	default:
-	}
 }

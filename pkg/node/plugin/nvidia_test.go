@@ -96,7 +96,7 @@ func TestCDIAnnotationsMatchNVIDIA(t *testing.T) {
 	} {
 		var gpus []device
 		for i, uuid := range c.gpus {
-			gpus = append(gpus, device{Device: gpu.Device{UUID: uuid, Index: i}})
+			gpus = append(gpus, device{GPU: sharing.GPU{Device: gpu.Device{UUID: uuid, Index: i}}})
 		}
 		s := sharing.Settings{DeviceLists: []string{"cdi-annotations"}, DeviceIDStrategy: "uuid", CDIAnnotationPrefix: c.prefix, GDS: c.gds, MOFED: c.mofed}
 		got := answer(s, c.imex, gpus, func(string) bool { return false }).GetAnnotations()

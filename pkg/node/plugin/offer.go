@@ -22,7 +22,7 @@ func (m *Manager) lay(ctx context.Context) {
 		if _, ok := offered[resource]; !ok {
 			logr.FromContextOrDiscard(ctx).Info("The resource is no more", "resource", resource)
 			delete(m.servers, resource)
-			m.poke()
+			notify(m.wake)
 		}
 	}
 	m.publish()

@@ -93,7 +93,7 @@ func (m *Manager) settle(ctx context.Context) {
 			h(why)
 		}
 		m.lay(ctx)
-		m.poke()
+		notify(m.wake)
 	}
 }
 

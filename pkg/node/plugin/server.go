@@ -79,8 +79,6 @@ func (s *server) openStreams() int {
 	return s.streams
 }
 
-func (s *server) kubeletStarted() { notify(s.started) }
-
 func notify(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -87,7 +87,7 @@ func offerSlots(t target, held []held, listed idSet, keep bool, offered map[stri
 		settling = settling || have[size] < t.slots.wanted[size]
 	}
 	for resource, ids := range own {
-		offered[resource] = append(offered[resource], slices.SortedFunc(maps.Keys(ids), compareIDs)...)
+		offered[resource] = append(offered[resource], slices.SortedFunc(maps.Keys(ids), alloc.CompareIDs)...)
 	}
 	return settling
 }
@@ -100,7 +100,7 @@ func knownSlots(listed map[string]bool, uuid string) []string {
 			ids = append(ids, id)
 		}
 	}
-	slices.SortFunc(ids, compareIDs)
+	slices.SortFunc(ids, alloc.CompareIDs)
 	return ids
 }
 

@@ -56,7 +56,7 @@ func TestSlotLayout(t *testing.T) {
 			got, settling := layout([]target{c.target}, slotSet("a", c.listed), slotSet("a", c.inUse), c.keep)
 			want := map[string][]string{}
 			for _, mib := range []int64{small, middle, large} {
-				want[nodecontract.SlotResource(mib)] = slices.SortedFunc(maps.Keys(slotSet("a", c.want)[nodecontract.SlotResource(mib)]), compareIDs)
+				want[nodecontract.SlotResource(mib)] = slices.SortedFunc(maps.Keys(slotSet("a", c.want)[nodecontract.SlotResource(mib)]), alloc.CompareIDs)
 			}
 			if diff := cmp.Diff(want, got); diff != "" || settling != c.settling {
 				t.Errorf("settling: %t\n%s", settling, diff)
