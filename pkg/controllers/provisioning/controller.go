@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -436,9 +437,5 @@ func (c *Controller) remember(view *snapshot.View, warm bool) {
 	c.Metrics.PodsWaiting.Set(float64(tried))
 	c.batch.keep(waiting)
 	c.withdrawn.forget(c.Clock.Now())
-	for uid := range c.reported {
-		if !waiting.Has(uid) {
-			delete(c.reported, uid)
-		}
-	}
+	maps.DeleteFunc(c.reported, func(uid types.UID, _ report) bool { return !waiting.Has(uid) })
 }

@@ -2,6 +2,7 @@ package provisioning
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -84,9 +85,5 @@ func (w withdrawals) note(n snapshot.Nomination, now time.Time) {
 
 // forget removes nominations that were withdrawn long ago.
 func (w withdrawals) forget(now time.Time) {
-	for pod, last := range w {
-		if now.After(last.at.Add(2 * maxPause)) {
-			delete(w, pod)
-		}
-	}
+	maps.DeleteFunc(w, func(_ types.UID, last withdrawal) bool { return now.After(last.at.Add(2 * maxPause)) })
 }

@@ -110,12 +110,7 @@ type survey struct {
 
 // covers reports whether the pods of the machines are known to have room.
 func (g *survey) covers(claims []string) bool {
-	for _, claim := range claims {
-		if !g.room[claim] {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(claims, func(claim string) bool { return !g.room[claim] })
 }
 
 // next returns the machines whose questions follow that about claim, as many as the next plan considers.

@@ -58,17 +58,7 @@ func Of(c *facts.Cluster, pool *snapshot.Pool, m *records.Machine) *Drift {
 		return nil
 	}
 	labels := m.PlannedLabels()
-	for _, drift := range []func() *Drift{
-		func() *Drift { return ofTemplate(pool, m) },
-		func() *Drift { return ofRequirements(pool, labels) },
-		func() *Drift { return ofSharing(pool, m) },
-		func() *Drift { return ofNodeClass(c, pool, m, labels) },
-	} {
-		if d := drift(); d != nil {
-			return d
-		}
-	}
-	return nil
+	return cmp.Or(ofTemplate(pool, m), ofRequirements(pool, labels), ofSharing(pool, m), ofNodeClass(c, pool, m, labels))
 }
 
 // ofTemplate compares the hash of the pool's template with the one that the machine was launched with. Hashes of different versions cannot be compared.
@@ -105,10 +95,7 @@ func admitsLabel(req *scheduling.Requirement, labels map[string]string, key stri
 
 // ofSharing compares the name of the resource and the strategy, which the node agent cannot change while pods hold replicas.
 func ofSharing(p *snapshot.Pool, m *records.Machine) *Drift {
-	if d := ofInstances(p, m); d != nil {
-		return d
-	}
-	if d := ofSlots(p, m); d != nil {
+	if d := cmp.Or(ofInstances(p, m), ofSlots(p, m)); d != nil {
 		return d
 	}
 	if was, now := m.Promise.Backend, p.Class.Spec.Sharing.PromisedBackend(); was != now {

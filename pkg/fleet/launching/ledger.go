@@ -401,10 +401,7 @@ func (l *Ledger) ForStatus(class string, now time.Time) []v1alpha1.RefusedOfferi
 		}
 	}
 	slices.SortFunc(list, func(a, b v1alpha1.RefusedOffering) int {
-		if c := b.NotBefore.Compare(a.NotBefore.Time); c != 0 {
-			return c
-		}
-		return strings.Compare(keyOf(a), keyOf(b))
+		return cmp.Or(b.NotBefore.Compare(a.NotBefore.Time), strings.Compare(keyOf(a), keyOf(b)))
 	})
 	return list[:min(len(list), maxRemembered)]
 }

@@ -1,6 +1,7 @@
 package health
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -37,10 +38,7 @@ var notInNames = regexp.MustCompile(`[^0-9A-Za-z-]+`)
 
 // Path returns the path of the file for this boot.
 func (s Store) Path() string {
-	boot := notInNames.ReplaceAllString(strings.TrimSpace(s.Boot), "")
-	if boot == "" {
-		boot = "unknown" // Then all boots count as the same.
-	}
+	boot := cmp.Or(notInNames.ReplaceAllString(strings.TrimSpace(s.Boot), ""), "unknown") // Without a name, all boots count as the same.
 	return filepath.Join(s.Dir, "health-"+boot+".json")
 }
 

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"cmp"
 	"errors"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -457,11 +458,7 @@ func writeInstances(t *Text, gpus []reading) {
 func (x *Exporter) writeXIDs(t *Text, gpus []reading) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	keys := make([]xidKey, 0, len(x.xids))
-	for key := range x.xids {
-		keys = append(keys, key)
-	}
-	slices.SortFunc(keys, func(a, b xidKey) int { return cmp.Or(cmp.Compare(a.uuid, b.uuid), cmp.Compare(a.xid, b.xid)) })
+	keys := slices.SortedFunc(maps.Keys(x.xids), func(a, b xidKey) int { return cmp.Or(cmp.Compare(a.uuid, b.uuid), cmp.Compare(a.xid, b.xid)) })
 	t.Family("karve_gpu_xid_errors_total", Counter, "Errors that the GPU reported, by NVIDIA's XID.")
 	for _, key := range keys {
 		labels := []string{"gpu", key.uuid, "index", "", "product", ""}

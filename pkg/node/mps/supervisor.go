@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -130,11 +131,7 @@ func (s *Supervisor) look(ctx context.Context) {
 		group.Go(func() { s.step(ctx, d, find(s.wanted.GPUs, d.uuid)) })
 	}
 	group.Wait()
-	for uuid := range s.daemons {
-		if !s.wanted.Has(uuid) {
-			delete(s.daemons, uuid)
-		}
-	}
+	maps.DeleteFunc(s.daemons, func(uuid string, _ *daemon) bool { return !s.wanted.Has(uuid) })
 	err = errors.Join(err, s.restoreOthers(), s.write(time.Now()))
 	said := ""
 	if err != nil && err.Error() != s.said {

@@ -2,6 +2,7 @@ package nvml
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -20,12 +21,8 @@ func (l *Library) Links() ([]gpu.Link, error) {
 		return nil, gpu.ErrClosed
 	}
 	l.mu.Lock()
-	var all []known
-	for _, k := range l.known {
-		all = append(all, k)
-	}
+	all := slices.SortedFunc(maps.Values(l.known), func(a, b known) int { return cmp.Compare(a.device.Index, b.device.Index) })
 	l.mu.Unlock()
-	slices.SortFunc(all, func(a, b known) int { return cmp.Compare(a.device.Index, b.device.Index) })
 	var links []gpu.Link
 	for i, a := range all {
 		peers := l.linked(a.handle)

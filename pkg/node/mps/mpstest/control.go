@@ -4,6 +4,7 @@ package mpstest
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -39,11 +40,7 @@ func Install(t testing.TB) string {
 
 // Main runs the fake and returns the exit status.
 func Main(args []string, in io.Reader, out io.Writer) int {
-	dir := os.Getenv("CUDA_MPS_PIPE_DIRECTORY")
-	if dir == "" {
-		dir = "/tmp/nvidia-mps"
-	}
-	socket := filepath.Join(dir, "control")
+	socket := filepath.Join(cmp.Or(os.Getenv("CUDA_MPS_PIPE_DIRECTORY"), "/tmp/nvidia-mps"), "control")
 	switch {
 	case len(args) == 0:
 		return client(socket, in, out)

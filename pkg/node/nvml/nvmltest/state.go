@@ -1,6 +1,7 @@
 package nvmltest
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -183,10 +184,7 @@ func (d Device) write(b *strings.Builder, i int) {
 func (d Device) writeUse(line func(format string, args ...any)) {
 	u := d.Usage
 	for _, p := range u.Processes {
-		kind := d.Kinds[p.PID]
-		if kind == "" {
-			kind = "compute"
-		}
+		kind := cmp.Or(d.Kinds[p.PID], "compute")
 		var on *OnInstance
 		if number, ok := d.On[p.PID]; ok {
 			on = &number
