@@ -61,12 +61,11 @@ func launching(refused []refusedOffering) status.Condition {
 	}
 	var left []string
 	for _, g := range groups {
-		if g.by.PausesLaunches() {
-			left = append(left, fmt.Sprintf("all launches until %s (%s): %s", g.by.NotBefore.UTC().Format(time.RFC3339), cmp.Or(g.by.Reason, "refused"), g.by.Message))
-			continue
+		what := "all launches"
+		if !g.by.PausesLaunches() {
+			what = fmt.Sprintf("%s in zone %s (%s)", words.Distinct(g.instanceTypes), words.Distinct(g.zones), words.Distinct(g.capacityTypes))
 		}
-		left = append(left, fmt.Sprintf("%s in zone %s (%s) until %s (%s): %s", words.Distinct(g.instanceTypes), words.Distinct(g.zones), words.Distinct(g.capacityTypes),
-			g.by.NotBefore.UTC().Format(time.RFC3339), cmp.Or(g.by.Reason, "refused"), g.by.Message))
+		left = append(left, fmt.Sprintf("%s until %s (%s): %s", what, g.by.NotBefore.UTC().Format(time.RFC3339), cmp.Or(g.by.Reason, "refused"), g.by.Message))
 	}
 	slices.Sort(left)
 	reason := "LaunchRefused"

@@ -109,10 +109,7 @@ func reportPool(np *karpv1.NodePool, pool *snapshot.Pool, h holding, clk clock.C
 
 // nodesHealthy returns the condition NodesHealthy of a pool. It is False if unhealthy machines are not replaced.
 func nodesHealthy(health repair.PoolHealth) status.Condition {
-	if health.Closed == "" {
-		return condition(v1alpha1.ConditionNodesHealthy, metav1.ConditionTrue, v1alpha1.ConditionNodesHealthy, "")
-	}
-	return condition(v1alpha1.ConditionNodesHealthy, metav1.ConditionFalse, health.Closed, health.Message)
+	return unless(v1alpha1.ConditionNodesHealthy, v1alpha1.ConditionNodesHealthy, health.Closed, health.Message)
 }
 
 // planningHealthy returns the condition PlanningHealthy, which is the same for all pools. Its message also says whether a plan took longer than usual.
@@ -133,14 +130,11 @@ func planningHealthy(aside []watchdog.Entry, extended *planning.Extended) status
 
 // fieldsHonored returns the condition FieldsHonored, with the fields that have no effect. The reason is that of the first field.
 func fieldsHonored(reports []snapshot.FieldReport) status.Condition {
-	if len(reports) == 0 {
-		return condition(v1alpha1.ConditionFieldsHonored, metav1.ConditionTrue, v1alpha1.ConditionFieldsHonored, "")
-	}
-	messages := make([]string, len(reports))
+	reason, messages := "", make([]string, len(reports))
 	for i, r := range reports {
-		messages[i] = r.Message
+		reason, messages[i] = cmp.Or(reason, r.Reason), r.Message
 	}
-	return condition(v1alpha1.ConditionFieldsHonored, metav1.ConditionFalse, reports[0].Reason, strings.Join(messages, "; "))
+	return unless(v1alpha1.ConditionFieldsHonored, v1alpha1.ConditionFieldsHonored, reason, strings.Join(messages, "; "))
 }
 
 // maxMessage is the longest message of a condition, in bytes, so that it stays readable. The API server rejects a message of more than 32,768
@@ -159,9 +153,9 @@ func reportClass(class *v1alpha1.GPUNodeClass, state facts.NodeClassState, dra f
 	default:
 		reason, message = dra.Problem(class)
 	}
-	all := []metav1.Condition{
+	all := []status.Condition{
 		accepted, unless(v1alpha1.ConditionReady, "Ready", reason, message),
-		unless(v1alpha1.ConditionCatalogFresh, "Fresh", state.CatalogReason, state.CatalogMessage), metav1.Condition(fieldsHonored(snapshot.UnknownFields(unknown))),
+		unless(v1alpha1.ConditionCatalogFresh, "Fresh", state.CatalogReason, state.CatalogMessage), fieldsHonored(snapshot.UnknownFields(unknown)),
 	}
 	if known := reservationsKnown(class.Spec.NodeClassRef, &state); known != nil {
 		all = append(all, *known)
@@ -169,8 +163,8 @@ func reportClass(class *v1alpha1.GPUNodeClass, state facts.NodeClassState, dra f
 		meta.RemoveStatusCondition(&class.Status.Conditions, v1alpha1.ConditionReservationsKnown)
 	}
 	for _, c := range all {
-		c.ObservedGeneration, c.Message = class.Generation, plain.Shorten(c.Message, maxMessage)
-		meta.SetStatusCondition(&class.Status.Conditions, c)
+		c.ObservedGeneration = class.Generation
+		meta.SetStatusCondition(&class.Status.Conditions, metav1.Condition(c))
 	}
 	class.Status.ObservedGeneration = class.Generation
 	class.Status.Nodes, class.Status.GPUs = h.Nodes, h.GPUs
@@ -205,11 +199,11 @@ func rejected(class *v1alpha1.GPUNodeClass) (reason, message string) {
 }
 
 // unless returns a condition that is True for the reason good, or False if there is a reason against it.
-func unless(conditionType, good, against, message string) metav1.Condition {
+func unless(conditionType, good, against, message string) status.Condition {
 	if against == "" {
-		return metav1.Condition{Type: conditionType, Status: metav1.ConditionTrue, Reason: good}
+		return condition(conditionType, metav1.ConditionTrue, good, "")
 	}
-	return metav1.Condition{Type: conditionType, Status: metav1.ConditionFalse, Reason: against, Message: message}
+	return condition(conditionType, metav1.ConditionFalse, against, message)
 }
 
 func condition(conditionType string, s metav1.ConditionStatus, reason, message string) status.Condition {
