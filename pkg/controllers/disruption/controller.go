@@ -191,12 +191,9 @@ func (c *Controller) limits() disruption.Limits {
 			began := c.Clock.Now()
 			return func() bool { return c.Clock.Since(began) >= d }
 		},
-		Urgent: c.moreUrgent,
+		Urgent: func() bool { return c.urgent.Load() || c.Planner.Busy() },
 	}
 }
-
-// moreUrgent reports whether there is more urgent work than a search.
-func (c *Controller) moreUrgent() bool { return c.urgent.Load() || c.Planner.Busy() }
 
 // bounded makes decisions of a pass within the limit of the watchdog. A machine at which they take longer is left out of the next passes.
 func (c *Controller) bounded(ctx context.Context, limits disruption.Limits, decide func(disruption.Limits)) error {

@@ -114,7 +114,7 @@ const nextRound = time.Second
 // New returns a new controller.
 func New(config Config) *Controller {
 	c := &Controller{
-		Config: config, batch: newBatch(config.BatchIdle, config.BatchMax), reported: map[types.UID]report{}, events: newEventLimit(), withdrawn: withdrawals{},
+		Config: config, batch: newBatch(config.BatchIdle, config.BatchMax), reported: map[types.UID]report{}, events: rate.NewLimiter(eventsPerSecond, eventsAtOnce), withdrawn: withdrawals{},
 		nominator: readiness.NewNominator(config.Client, config.Metrics),
 	}
 	c.pending.Store(true) // The first plan sets it.

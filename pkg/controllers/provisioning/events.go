@@ -3,7 +3,6 @@ package provisioning
 import (
 	"time"
 
-	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -32,8 +31,6 @@ type report struct {
 	message string
 	at      time.Time
 }
-
-func newEventLimit() *rate.Limiter { return rate.NewLimiter(eventsPerSecond, eventsAtOnce) }
 
 // recordEvents records an event on each pending pod that has no room or has a place to wait for, if the event is new and the limit allows it. Pods
 // without room come first. It records none on running pods: their machine's events are recorded elsewhere.
