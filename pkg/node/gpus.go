@@ -111,7 +111,7 @@ func (a *Agent) missing(ctx context.Context, tracker *health.Tracker, err error)
 		return
 	}
 	if len(a.library.Unusable()) > 0 {
-		a.report.health(tracker.Condition())
+		a.report.condition(tracker.Condition())
 	}
 }
 
@@ -148,7 +148,7 @@ func (a *Agent) remember(ctx context.Context) *health.Tracker {
 	}
 	if len(out) > 0 {
 		log.Info("Out of service since before this agent", "gpus", out)
-		a.report.health(tracker.Condition())
+		a.report.condition(tracker.Condition())
 	}
 	return tracker
 }
@@ -281,6 +281,6 @@ func (a *Agent) changed(ctx context.Context, tracker *health.Tracker) func([]hea
 		for _, e := range events {
 			a.report.events.tell(ctx, e)
 		}
-		a.report.health(tracker.Condition())
+		a.report.condition(tracker.Condition())
 	}
 }

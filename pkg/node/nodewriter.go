@@ -63,7 +63,7 @@ func (r *report) writeNode(ctx context.Context) {
 		if err := r.writeOnce(ctx, w); err != nil {
 			log.Info("The Node cannot be written; trying again", "error", err.Error())
 			pause(ctx, retry.Next())
-			r.poke()
+			notify(r.write)
 			continue
 		}
 		retry.Reset()

@@ -18,13 +18,13 @@ import (
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/health"
 	"karve.sh/karve/pkg/node/labels"
-	"karve.sh/karve/pkg/node/limited"
 	"karve.sh/karve/pkg/node/metrics"
 	"karve.sh/karve/pkg/node/nodeapi"
 	"karve.sh/karve/pkg/node/plugin"
 	"karve.sh/karve/pkg/node/sharing"
 	"karve.sh/karve/pkg/node/usage"
 	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/plain"
 	"karve.sh/karve/pkg/version"
 )
 
@@ -238,7 +238,7 @@ func writeBuild(t *metrics.Text) {
 	t.Sample(1, "version", built.Version, "revision", cmp.Or(built.Revision, "unknown"), "goversion", built.Go)
 }
 
-// opened, refused, sharing and health update what is written to the Node.
+// opened, refused, sharing and condition update what is written to the Node.
 
 func (r *report) opened(d gpu.Driver, devices []gpu.Device, err error) {
 	r.with(func() {
@@ -249,7 +249,7 @@ func (r *report) opened(d gpu.Driver, devices []gpu.Device, err error) {
 	})
 	r.sharingCondition()
 	if len(devices) > 0 {
-		r.poke()
+		notify(r.write)
 	}
 }
 
@@ -307,7 +307,7 @@ func (r *report) sharing(c sharing.Config, devices []gpu.Device) {
 		})
 	})
 	r.sharingCondition()
-	r.poke()
+	notify(r.write)
 }
 
 // timestamp is the label with the time at which the labels changed, in seconds since 1970.
@@ -382,31 +382,27 @@ func (r *report) shared() health.Condition {
 	return health.Condition{Status: "True", Reason: nodecontract.ReasonApplied, Message: "The GPUs are shared as configured"}
 }
 
-func (r *report) health(c health.Condition) { r.condition(c) }
-
 // driverAway sets the hardware condition to report while no GPU can be used. The caller passes nil once GPUs can be used.
 func (r *report) driverAway(away *health.Condition) {
 	r.with(func() { r.away = away })
 	r.sharingCondition()
-	r.poke()
+	notify(r.write)
 }
 
 // maxCondition is the longest message of a condition, in bytes. The Node is read by many.
 const maxCondition = 4 << 10
 
 func (r *report) condition(c health.Condition) {
-	c.Message = limited.Text(c.Message, maxCondition)
+	c.Message = plain.Shorten(c.Message, maxCondition)
 	same := false
 	r.with(func() {
 		same = r.conditions[c.Type] == c
 		r.conditions[c.Type] = c
 	})
 	if !same {
-		r.poke()
+		notify(r.write)
 	}
 }
-
-func (r *report) poke() { notify(r.write) }
 
 func notify(c chan struct{}) {
 	select {

@@ -1,11 +1,10 @@
-// Package limited bounds what the agent reads, and what it says about it.
+// Package limited bounds what the agent reads.
 package limited
 
 import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 )
 
 // ReadFile reads a file of at most limit bytes. A larger one is an error.
@@ -27,12 +26,4 @@ func sizeText(bytes int64) string {
 		return fmt.Sprintf("%d MiB", bytes>>20)
 	}
 	return fmt.Sprintf("%d KiB", bytes>>10)
-}
-
-// Text returns a text of at most limit bytes that ends in dots if it was longer.
-func Text(text string, limit int) string {
-	if len(text) <= limit {
-		return text
-	}
-	return strings.ToValidUTF8(text[:limit-3], "") + "..."
 }

@@ -29,15 +29,6 @@ func TestFileBeyondLimitIsRefused(t *testing.T) {
 	}
 }
 
-func TestTextBeyondLimitEndsInDots(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]string{"": "", "12345678": "12345678", "123456789": "12345...", "1234ä6789": "1234..."} {
-		if got := limited.Text(text, 8); got != want {
-			t.Errorf("%q is shortened to %q, want %q", text, got, want)
-		}
-	}
-}
-
 // bomb is a document of less than 1 MiB whose aliases stand for many GiB.
 func bomb() string {
 	return "version: v1\nlong: &long " + strings.Repeat("a", 400_000) + "\nall: [" + strings.Repeat("*long,", 100_000) + "]\n"

@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"time"
 
-	"karve.sh/karve/pkg/node/limited"
+	"karve.sh/karve/pkg/plain"
 )
 
 // Event is a Kubernetes event about the Node.
@@ -23,16 +23,13 @@ const eventNamespace = "default"
 
 const component = "karve-node"
 
-// maxMessage is the largest length of an event's message that the API server accepts.
-const maxMessage = 1024
-
 // Record writes an event about the Node.
 func (c *Client) Record(ctx context.Context, e Event) error {
 	kind := "Normal"
 	if e.Warning {
 		kind = "Warning"
 	}
-	message := limited.Text(e.Message, maxMessage)
+	message := plain.Shorten(e.Message, plain.MaxNote)
 	at := e.At.UTC().Format(time.RFC3339)
 	event := map[string]any{
 		"apiVersion": "v1", "kind": "Event",

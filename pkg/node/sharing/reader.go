@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"karve.sh/karve/pkg/node/limited"
+	"karve.sh/karve/pkg/plain"
 )
 
 // reader collects errors, so that all of them are reported at once.
@@ -30,7 +30,7 @@ func (r *reader) warn(format string, args ...any) {
 }
 
 func brieflyf(format string, args ...any) string {
-	return limited.Text(fmt.Sprintf(format, args...), maxText)
+	return plain.Shorten(fmt.Sprintf(format, args...), maxText)
 }
 
 // doubt adds a warning, or an error if the reader is strict.
