@@ -1,10 +1,5 @@
 package planner
 
-import (
-	"cmp"
-	"slices"
-)
-
 // NoLimits is what a pool without limits may still launch.
 var NoLimits = Physical{MilliCPU: Unlimited, MemoryBytes: Unlimited, GPUs: Unlimited, Replicas: Unlimited, Nodes: Unlimited}
 
@@ -46,36 +41,4 @@ func (left Physical) Minus(used Physical) Physical {
 		MilliCPU: left.MilliCPU - used.MilliCPU, MemoryBytes: left.MemoryBytes - used.MemoryBytes, GPUs: left.GPUs - used.GPUs, Replicas: left.Replicas - used.Replicas,
 		Nodes: left.Nodes - used.Nodes,
 	}
-}
-
-// LimitsAsStocks returns a snapshot with a further stock for each limit of a pool, from which the offerings of the pool draw what they count. The limits stay. Its plans are
-// those of the snapshot. It is for a search, and not valid as Validate means it: the names of the stocks repeat.
-func LimitsAsStocks(s Snapshot) Snapshot {
-	pools := make([]int, len(s.Pools))
-	for i := range pools {
-		pools[i] = i
-	}
-	slices.SortStableFunc(pools, func(a, b int) int { return cmp.Compare(s.Pools[a].Name, s.Pools[b].Name) })
-	s.Stocks, s.Offerings = slices.Clone(s.Stocks), slices.Clone(s.Offerings)
-	for _, pool := range pools {
-		for _, amount := range []func(Physical) int64{
-			func(p Physical) int64 { return p.MilliCPU },
-			func(p Physical) int64 { return p.MemoryBytes },
-			func(p Physical) int64 { return p.GPUs },
-			func(p Physical) int64 { return p.Replicas },
-			func(p Physical) int64 { return p.Nodes },
-		} {
-			left := amount(s.Pools[pool].Remaining)
-			if left < 0 || left > MaxAmount {
-				continue
-			}
-			for i := range s.Offerings {
-				if o := &s.Offerings[i]; o.Pool == pool && amount(o.Physical) > 0 {
-					o.Draws = append(slices.Clip(o.Draws), Draw{Stock: len(s.Stocks), Amount: amount(o.Physical)})
-				}
-			}
-			s.Stocks = append(s.Stocks, Stock{Name: s.Pools[pool].Name, Left: left})
-		}
-	}
-	return s
 }

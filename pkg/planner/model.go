@@ -379,9 +379,6 @@ type Plan struct {
 	Price MicroUSD
 	// Bound is a proven lower bound on the price of any plan that places the same pods. It is ≤ Price.
 	Bound MicroUSD
-	// Proof proves Bound. It is nil if nothing is launched, if every way to place the pods was tried, or if rules, preferences, priorities, weights or choices
-	// affected the plan.
-	Proof *Proof
 }
 
 // Paid returns the plan with the price that is paid per hour: without the surcharges of its launches, which its bound is less by too.
@@ -392,42 +389,4 @@ func Paid(s Snapshot, p Plan) Plan {
 	}
 	p.Bound = max(0, p.Bound)
 	return p
-}
-
-// Proof shows that no plan for the pods that a plan places is cheaper than its bound. The launched machines must satisfy each cover, and no whole numbers of
-// machines within the stocks do so at a lower price.
-type Proof struct {
-	Covers []Cover
-	// Duals are, by stock, what one unit of it is worth, in 1/[DualScale] MicroUSD. They make the proof short: a machine that costs its price and the worth of
-	// what it draws is no cheaper per pod than others, and a plan saves at most the worth of all that is left of the stocks. If limits of pools decide about the
-	// plan, they are among the stocks: see [LimitsAsStocks].
-	Duals []int64
-	// Split, if not nil, replaces the proof by one for each of two sets of plans.
-	Split *Split
-}
-
-// DualScale is the denominator of the duals of stocks in a [Proof].
-const DualScale = 1 << 20
-
-// Split divides all plans by the number of machines of some offerings that they launch.
-type Split struct {
-	// Offerings are the offerings that count, as indices into Snapshot.Offerings. If two splits share an offering, they count the same offerings.
-	Offerings []int
-	// AtMost proves the bound for plans that launch at most Few machines of Offerings, and More for all other plans.
-	Few          int
-	AtMost, More Proof
-}
-
-// Cover is a valid inequality on the launched machines. It follows from the worths of pods, in any unit: the placed pods have a total worth, and launched
-// machines must hold the part of it that the nodes cannot. An offering with an entry of 0 in Most is not launched.
-type Cover struct {
-	// Worth is the worth of one pod, by class.
-	Worth []int64
-	// Most is an upper bound on the worth that one machine can hold, by offering.
-	Most []int64
-	// Nodes is an upper bound on the worth that each node can hold in addition, by node.
-	Nodes []int64
-	// CutDual, if > 0, is the part of the price of each machine with an entry in Most that is charged to this cover. The cover requires a minimum number of
-	// these machines, and contributes CutDual times that number to the bound. The other covers use the remaining prices.
-	CutDual MicroUSD
 }

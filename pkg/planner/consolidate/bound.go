@@ -55,7 +55,7 @@ func (f *fleet) bound(e *effort.Budget) planner.MicroUSD {
 		}
 		s.Offerings = append(s.Offerings, o)
 	}
-	_, bound, _ := search.Solve(pack.Compile(s), e, nil)
+	_, bound := search.Solve(pack.Compile(s), e, nil)
 	return planner.MicroUSD(bound)
 }
 

@@ -11,9 +11,8 @@ import (
 // always solves exactly.
 func BuildByMix(s planner.Snapshot) planner.Plan {
 	p := pack.Compile(s)
-	best, bound, shown := search.PriceAndBranch(p, effort.New(0, nil), nil)
+	best, bound := search.PriceAndBranch(p, effort.New(0, nil), nil)
 	plan := search.PlanOf(p, best)
 	plan.Bound = planner.MicroUSD(bound)
-	plan.Proof = search.ProofOf(p, shown)
 	return plan
 }

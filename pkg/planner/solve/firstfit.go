@@ -39,7 +39,7 @@ func orFirstFit(s planner.Snapshot, found planner.Plan, stop func() bool) planne
 		postpone(&first)
 	}
 	if samePods(first, found) {
-		first.Bound, first.Proof, first.Unplaced = min(found.Bound, first.Price), found.Proof, found.Unplaced
+		first.Bound, first.Unplaced = min(found.Bound, first.Price), found.Unplaced
 	}
 	return first
 }

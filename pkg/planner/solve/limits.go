@@ -1,6 +1,7 @@
 package solve
 
 import (
+	"cmp"
 	"slices"
 
 	"karve.sh/karve/pkg/planner"
@@ -19,12 +20,12 @@ func (with Solver) withinLimits(s planner.Snapshot) planner.Plan {
 		return plan
 	}
 	with.First = nil
-	again := with.solve(s, pack.Compile(planner.LimitsAsStocks(s)), e)
+	again := with.solve(s, pack.Compile(limitsAsStocks(s)), e)
 	if a, b := costOf(again), costOf(plan); a.Less(b) || a == b && again.Bound > plan.Bound {
 		plan, again = again, plan
 	}
 	if again.Bound > plan.Bound && samePods(again, plan) {
-		plan.Bound, plan.Proof = again.Bound, again.Proof
+		plan.Bound = again.Bound
 	}
 	return plan
 }
@@ -35,12 +36,43 @@ func (with Solver) solve(s planner.Snapshot, p *pack.Problem, e *effort.Budget) 
 	if with.First != nil {
 		first = func(found *search.Solution) { with.First(search.PlanOf(p, found)) }
 	}
-	best, bound, shown := search.Solve(p, e, first)
-	proof := search.ProofOf(p, shown)
+	best, bound := search.Solve(p, e, first)
 	p.Snapshot = s // The reasons of pods without a place name limits, not stocks.
 	plan := search.PlanOf(p, best)
-	plan.Bound, plan.Proof = min(plan.Price, planner.MicroUSD(bound)), proof
+	plan.Bound = min(plan.Price, planner.MicroUSD(bound))
 	return plan
+}
+
+// limitsAsStocks returns a snapshot with a further stock for each limit of a pool, from which the offerings of the pool draw what they count. The limits stay. Its plans are
+// those of the snapshot. It is for a search, and not valid as Validate means it: the names of the stocks repeat.
+func limitsAsStocks(s planner.Snapshot) planner.Snapshot {
+	pools := make([]int, len(s.Pools))
+	for i := range pools {
+		pools[i] = i
+	}
+	slices.SortStableFunc(pools, func(a, b int) int { return cmp.Compare(s.Pools[a].Name, s.Pools[b].Name) })
+	s.Stocks, s.Offerings = slices.Clone(s.Stocks), slices.Clone(s.Offerings)
+	for _, pool := range pools {
+		for _, amount := range []func(planner.Physical) int64{
+			func(p planner.Physical) int64 { return p.MilliCPU },
+			func(p planner.Physical) int64 { return p.MemoryBytes },
+			func(p planner.Physical) int64 { return p.GPUs },
+			func(p planner.Physical) int64 { return p.Replicas },
+			func(p planner.Physical) int64 { return p.Nodes },
+		} {
+			left := amount(s.Pools[pool].Remaining)
+			if left < 0 || left > planner.MaxAmount {
+				continue
+			}
+			for i := range s.Offerings {
+				if o := &s.Offerings[i]; o.Pool == pool && amount(o.Physical) > 0 {
+					o.Draws = append(slices.Clip(o.Draws), planner.Draw{Stock: len(s.Stocks), Amount: amount(o.Physical)})
+				}
+			}
+			s.Stocks = append(s.Stocks, planner.Stock{Name: s.Pools[pool].Name, Left: left})
+		}
+	}
+	return s
 }
 
 // limitsDecide reports whether the limit of some pool is so near that it does not allow all machines of a plan and another one.

@@ -1,7 +1,6 @@
 package solve_test
 
 import (
-	"slices"
 	"testing"
 
 	"karve.sh/karve/pkg/planner"
@@ -10,45 +9,7 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 )
 
-// proved returns a plan for a mix of pods, with its proof.
-func proved(t *testing.T) (planner.Snapshot, planner.Plan) {
-	t.Helper()
-	s := plantest.Mixed(plantest.Offerings(plantest.G4dn(), 10), 40, 6, 3)
-	p := solve.Plan(s)
-	if p.Proof == nil || len(p.Launches) == 0 {
-		t.Fatalf("launches %d machines, the proof is %v", len(p.Launches), p.Proof)
-	}
-	return s, p
-}
-
-func TestVerifyAcceptsProofForMix(t *testing.T) {
-	t.Parallel()
-	if s, p := proved(t); plantest.Verify(s, p) != nil {
-		t.Error(plantest.Verify(s, p))
-	}
-}
-
-func TestVerifyRejectsBrokenProof(t *testing.T) {
-	t.Parallel()
-	for name, spoil := range map[string]func(*planner.Plan){
-		"a higher bound":                 func(p *planner.Plan) { p.Bound += p.Bound / 20 },
-		"pods that are worth more":       func(p *planner.Plan) { p.Proof.Covers[0].Worth[0] *= 2 },
-		"machines that hold fewer pods":  func(p *planner.Plan) { p.Proof.Covers[0].Most[0] /= 2 },
-		"no covers":                      func(p *planner.Plan) { p.Proof.Covers = nil },
-		"no proof at all":                func(p *planner.Plan) { p.Proof, p.Bound = nil, p.Price-1 },
-		"an offering that holds nothing": func(p *planner.Plan) { p.Proof.Covers[0].Most[1] = 0 },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s, p := proved(t)
-			if spoil(&p); plantest.Verify(s, p) == nil {
-				t.Error("the broken proof is verified")
-			}
-		})
-	}
-}
-
-func TestProofAllowsMachineToHoldPodsThatFitNode(t *testing.T) {
+func TestBoundAllowsMachineToHoldPodsThatFitNode(t *testing.T) {
 	t.Parallel()
 	s := planner.Snapshot{
 		Pools: []planner.Pool{plantest.Pool("a")},
@@ -60,8 +21,9 @@ func TestProofAllowsMachineToHoldPodsThatFitNode(t *testing.T) {
 	}
 	s.Classes = []planner.Class{plantest.Class(s, "pair", 2, planner.Resources{Pods: 1}), plantest.Class(s, "single", 1, planner.Resources{Pods: 1})}
 	s.Classes[0].Offerings, s.Classes[1].Offerings, s.Classes[1].Nodes = []int{0}, []int{1}, nil
-	if p := solve.BuildByMix(s); plantest.Verify(s, p) != nil {
-		t.Error(plantest.Verify(s, p))
+	_, least := plantest.Cheapest(s)
+	if p := solve.BuildByMix(s); p.Bound > least || p.Price != least {
+		t.Errorf("costs %d, the bound is %d, brute force finds %d", p.Price, p.Bound, least)
 	}
 }
 
@@ -88,37 +50,9 @@ func TestCutRoundsUpMachinesOfOneGroup(t *testing.T) {
 	t.Parallel()
 	s := fewExpensiveMachines()
 	p := solve.Plan(s)
-	if p.Proof == nil || !slices.ContainsFunc(p.Proof.Covers, func(c planner.Cover) bool { return c.CutDual > 0 }) {
-		t.Fatalf("launches %d machines at %d, bound %d, with no cut dual in the proof", len(p.Launches), p.Price, p.Bound)
-	}
 	// For the pods that only the expensive machine admits, one machine and a fraction of another would be enough.
 	if gap := p.Price - p.Bound; gap > p.Price/50 {
 		t.Errorf("costs %d, the bound is %d", p.Price, p.Bound)
-	}
-	if err := plantest.Verify(s, p); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestVerifyRejectsBrokenCutDual(t *testing.T) {
-	t.Parallel()
-	for name, spoil := range map[string]func(p *planner.Plan, c *planner.Cover){
-		"a higher bound":                func(p *planner.Plan, _ *planner.Cover) { p.Bound += p.Bound / 20 },
-		"a higher cut dual":             func(_ *planner.Plan, c *planner.Cover) { c.CutDual += 100 },
-		"a cut dual above the price":    func(_ *planner.Plan, c *planner.Cover) { c.CutDual = 901 },
-		"no cut dual":                   func(_ *planner.Plan, c *planner.Cover) { c.CutDual = 0; c.Most[0] = 0 },
-		"a negative cut dual":           func(_ *planner.Plan, c *planner.Cover) { c.CutDual = -1 },
-		"machines that hold fewer pods": func(_ *planner.Plan, c *planner.Cover) { c.Most[0] /= 2 },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := fewExpensiveMachines()
-			p := solve.Plan(s)
-			i := slices.IndexFunc(p.Proof.Covers, func(c planner.Cover) bool { return c.CutDual > 0 })
-			if spoil(&p, &p.Proof.Covers[i]); plantest.Verify(s, p) == nil {
-				t.Error("the broken proof is verified")
-			}
-		})
 	}
 }
 
@@ -165,8 +99,5 @@ func TestCutRoundsUpMachinesOfSeveralGroups(t *testing.T) {
 	}
 	if gap := p.Price - p.Bound; gap > p.Price/100 {
 		t.Errorf("costs %d for %s, the bound is %d", p.Price, plantest.Counts(s, p), p.Bound)
-	}
-	if err := plantest.Verify(s, p); err != nil {
-		t.Error(err)
 	}
 }

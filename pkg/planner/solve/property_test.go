@@ -131,16 +131,15 @@ func boundOfMixHolds(t *rapid.T) {
 	}
 }
 
-// proofHolds verifies the proof of the bound with an independent program in exact arithmetic.
-func proofHolds(t *rapid.T) {
+// boundOfManyPodsHolds checks that the bound is at most the lowest price for the pods that a plan places, also that of the heuristics alone.
+func boundOfManyPodsHolds(t *rapid.T) {
 	s := anything.Draw(t, "snapshot")
-	if err := plantest.Verify(s, solve.Plan(s)); err != nil {
-		t.Fatal(err)
-	}
-	p := solve.BuildByMix(s)
-	p.Bound = min(p.Bound, p.Price)
-	if err := plantest.Verify(s, p); err != nil {
-		t.Fatalf("of the heuristics: %v", err)
+	for name, p := range map[string]planner.Plan{"plan": solve.Plan(s), "heuristics": solve.BuildByMix(s)} {
+		placed := plantest.PlacedPods(p)
+		left, least := plantest.Cheapest(only(s, func(pod string) bool { return slices.Contains(placed, pod) }))
+		if left > 0 || p.Bound > least || least > p.Price {
+			t.Fatalf("%s: bound %d, optimum %d with %d pods left out, price %d: want them in this order", name, p.Bound, least, left, p.Price)
+		}
 	}
 }
 
@@ -282,7 +281,10 @@ func TestBoundOfHeuristicsIsAtMostOptimum(t *testing.T) {
 	properties.Check(boundOfMixHolds)(t)
 }
 
-func TestVerifyAcceptsProofsOfPlans(t *testing.T) { properties.Check(proofHolds)(t) }
+func TestBoundIsAtMostOptimumOfManyPods(t *testing.T) {
+	properties.Check(boundOfManyPodsHolds)(t)
+}
+
 func TestMoreEffortNeverRaisesPrice(t *testing.T) { properties.Check(effortNeverHurts)(t) }
 func TestFewerPodsOrMoreOfferingsCostAtMostTheGap(t *testing.T) {
 	properties.Check(lessNeverCosts)(t)

@@ -17,7 +17,7 @@ func (with Solver) replay(s planner.Snapshot, plan planner.Plan) planner.Plan {
 		return plan
 	}
 	again := with.search(without(s, fresh))
-	again.Bound, again.Proof = 0, nil
+	again.Bound = 0
 	launches := again.Launches
 	again.Launches = nil
 	// A node that admits exactly the pods that the offering admits comes before one that admits more, because other pods may need the latter.
@@ -40,7 +40,7 @@ func (with Solver) replay(s planner.Snapshot, plan planner.Plan) planner.Plan {
 	constraints.Sort(s, &again)
 	better := orBetter(s, plan, again)
 	if samePods(plan, better) {
-		better.Bound, better.Proof = plan.Bound, plan.Proof
+		better.Bound = plan.Bound
 	}
 	return better
 }

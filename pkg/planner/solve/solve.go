@@ -67,8 +67,6 @@ func (with Solver) search(s planner.Snapshot) planner.Plan {
 		Stop:       with.Stop,
 	})
 	plan = orFirstFit(s, plan, with.Stop)
-	// The bound is combined from those of several plans, or of other classes.
-	plan.Proof = nil
 	if first != nil {
 		first(plan)
 	}

@@ -162,13 +162,11 @@ func (p *Problem) addFits(s planner.Snapshot) {
 // limit and a stock. This removes most zones and capacity types of an instance type.
 func (p *Problem) dropDominated() {
 	var kept []Offer
-	p.Replaced = map[int]int{}
 	for i, o := range p.Offers {
 		beaten := false
 		for j := range p.Offers {
 			if i != j && p.replaces(j, i) && (!p.replaces(i, j) || j < i) {
 				beaten = true
-				p.Replaced[o.Index] = p.Offers[j].Index
 				break
 			}
 		}

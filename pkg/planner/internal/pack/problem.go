@@ -24,8 +24,6 @@ type Problem struct {
 	// Stated reports whether any pod requests device memory. byGPU are the shapes that do, those with the most first.
 	Stated bool
 	byGPU  []int
-	// Replaced maps each dominated offering of the snapshot to the one that dominates it.
-	Replaced map[int]int
 	// Worthiest limits the worth of a pod, in units of 1/pricing.Scale micro-dollars, so that the worth of all pods does not overflow an int64.
 	Worthiest int64
 	// Limits are what pools may still launch and what is left of stocks. Limited reports whether any limit of a pool with offers is finite, and Stocked whether

@@ -26,8 +26,8 @@ var bendersExtra = []float64{3, 24}
 var resourceEffort = pricing.Effort{Steps: 60}
 
 // draw adds a cover that numbers of machines have to satisfy.
-func (h *dual) draw(by branch, at pack.Load) {
-	b, c := &h.benders, by.covers[0]
+func (h *dual) draw(c cover, duals []int64, at pack.Load) {
+	b := &h.benders
 	if !slices.Equal(b.placed, at) {
 		*b = benders{placed: slices.Clone(at)}
 	}
@@ -37,7 +37,7 @@ func (h *dual) draw(by branch, at pack.Load) {
 	if len(b.drawn) == bendersCovers {
 		b.drawn = slices.Delete(b.drawn, 0, 1)
 	}
-	b.drawn, b.duals, b.fresh = append(b.drawn, c), by.duals, true
+	b.drawn, b.duals, b.fresh = append(b.drawn, c), duals, true
 }
 
 // count raises the bound with numbers of machines, until the effort falls to until. It reports whether the bound is higher.
@@ -96,11 +96,8 @@ func (h *dual) numbers() (numbers []int64, whole bool) {
 		b.reach = best - h.state.bound
 	}
 	l := newIntegerCover(h.state.ctx.Problem, slices.Concat(b.resources, b.drawn), b.duals, min(best, h.state.bound+b.reach), bendersSteps)
-	bound := l.search()
+	h.state.bound = max(h.state.bound, l.search())
 	h.state.ctx.Effort.Spend(int64(bendersSteps-l.steps) * bendersCost)
-	if bound > h.state.bound {
-		h.state.bound, h.shown = bound, &branch{covers: l.covers, duals: l.duals}
-	}
 	return l.found, l.steps > 0
 }
 
@@ -119,13 +116,12 @@ func (h *dual) refute(t *branching, numbers []int64, until int64) bool {
 			}
 			found := h.state.ctx.PriceAll(g.Values, p.placed, branchEffort, func(t int) int64 { return Above(asked[t], branchPart) })
 			nodes := h.state.ctx.priceHosts(g, g.Values, p.placed, branchEffort, branchPart)
-			_, by := h.state.ctx.farley(g.Values, p.placed, found, nodes, charged{prices: asked, duals: k.duals, sum: k.sum})
-			by.duals = k.duals
-			h.draw(by, p.placed)
+			_, by, _ := h.state.ctx.farley(g.Values, p.placed, found, nodes, charged{prices: asked, duals: k.duals, sum: k.sum})
+			h.draw(by, k.duals, p.placed)
 			moved := h.learn(g, found, nodes)
 			h.state.ctx.AddColumns(t.whole, found)
 			addHostColumns(t.whole, nodes)
-			if !by.covers[0].kept(numbers) {
+			if !by.kept(numbers) {
 				return true
 			}
 			if !moved {

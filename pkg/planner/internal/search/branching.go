@@ -44,7 +44,7 @@ func (h *dual) branchOut(slice int64) bool {
 		t.grown++
 		h.grow(t, b, until)
 		if low := min(t.lowest(), h.state.best.cost(h.state.ctx.Problem).Price); low > h.state.bound {
-			h.state.bound, h.shown = low, t.root
+			h.state.bound = low
 		}
 	}
 	return counted || t.grown > before
@@ -64,14 +64,11 @@ func (h *dual) next(t *branching, until int64) *branch {
 func (h *dual) beginBranching() *branching {
 	t := &branching{
 		proof:  proof{demand: h.proof.demand, launched: h.proof.launched, placed: h.proof.placed, groups: h.proof.groups, cuts: slices.Clone(h.proof.cuts)},
-		root:   &branch{least: make([]int64, len(h.state.ctx.Problem.Offers)), most: make([]int64, len(h.state.ctx.Problem.Offers))},
 		closed: math.MaxInt64,
 	}
-	for i := range t.root.most {
-		t.root.most[i] = -1
-	}
-	t.root.from, t.open = h.relaxed(&t.proof), []*branch{t.root}
-	t.whole = t.root.from
+	t.whole = h.relaxed(&t.proof)
+	offers := len(h.state.ctx.Problem.Offers)
+	t.open = []*branch{{least: make([]int64, offers), most: slices.Repeat([]int64{-1}, offers), from: t.whole}}
 	return t
 }
 
@@ -112,12 +109,10 @@ func (h *dual) grow(t *branching, b *branch, until int64) {
 	}
 	serves := make([]bool, len(h.state.ctx.Problem.Offers))
 	serves[offer] = true
-	b.offer, b.few = offer, few
-	b.atMost, b.more = b.child(g), b.child(g)
-	b.atMost.most[offer], b.atMost.row = few, &cardinality{serves, -1, few}
-	b.more.least[offer], b.more.row = few+1, &cardinality{serves, 1, few + 1}
-	t.opened(b.atMost)
-	t.opened(b.more)
+	atMost, more := b.child(g, cardinality{serves, -1, few}), b.child(g, cardinality{serves, 1, few + 1})
+	atMost.most[offer], more.least[offer] = few, few+1
+	t.opened(atMost)
+	t.opened(more)
 }
 
 // opened inserts a branch into the open branches, after those with the same bound.
@@ -126,9 +121,9 @@ func (t *branching) opened(b *branch) {
 	t.open = slices.Insert(t.open, at, b)
 }
 
-// child returns a branch that starts as a copy of b.
-func (b *branch) child(g *Master) *branch {
-	return &branch{bound: b.bound, covers: b.covers, duals: b.duals, from: g, least: slices.Clone(b.least), most: slices.Clone(b.most)}
+// child returns a branch that starts as a copy of b, and adds a row to its relaxation.
+func (b *branch) child(g *Master, row cardinality) *branch {
+	return &branch{bound: b.bound, least: slices.Clone(b.least), most: slices.Clone(b.most), from: g, row: &row}
 }
 
 // settle computes bounds of a branch. done reports whether the branch has no plan that is better than the best. If settle ends early, moves reports whether
@@ -140,11 +135,9 @@ func (h *dual) settle(t *branching, b *branch, g *Master, until int64) (done, mo
 		asked, values := h.counting(p, g, k.prices), g.Values
 		found := h.state.ctx.PriceAll(values, p.placed, branchEffort, func(t int) int64 { return Above(asked[t], branchPart) })
 		nodes := h.state.ctx.priceHosts(g, values, p.placed, branchEffort, branchPart)
-		_, by := h.state.ctx.farley(values, p.placed, found, nodes, k)
-		h.draw(by, p.placed)
-		if bound, duals := h.branchBound(b, by, k); bound > b.bound || b.covers == nil {
-			b.bound, b.covers, b.duals = bound, append(p.demanding(), by.covers...), duals
-		}
+		_, by, duals := h.state.ctx.farley(values, p.placed, found, nodes, k)
+		h.draw(by, duals, p.placed)
+		b.bound = max(b.bound, h.branchBound(b, &by, duals, k))
 		if b.bound >= h.state.best.cost(h.state.ctx.Problem).Price {
 			return true, false
 		}
@@ -159,22 +152,19 @@ func (h *dual) settle(t *branching, b *branch, g *Master, until int64) (done, mo
 	return false, false
 }
 
-// branchBound returns a bound of a branch from a cover, and the duals of the stocks that prove it: those of the relaxation, or those of the bound for all plans.
-func (h *dual) branchBound(b *branch, by branch, k charged) (bound int64, duals []int64) {
+// branchBound returns a bound of a branch from a cover: with the duals of the stocks of the relaxation, or with those of the bound for all plans.
+func (h *dual) branchBound(b *branch, by *cover, duals []int64, k charged) int64 {
 	ctx := h.state.ctx
-	bound, duals = plus(k.sum, h.within(b, &by.covers[0], k.prices)), k.duals
-	if !slices.Equal(by.duals, k.duals) {
-		raised := slices.Clone(k.prices)
-		for t := range raised {
-			o := &ctx.Problem.Offers[t]
-			raised[t] = amount.Saturating(raised[t]-drawn(o, k.duals), drawn(o, by.duals))
-		}
-		other := plus(k.sum+supply(ctx.Problem.Limits, k.duals)-supply(ctx.Problem.Limits, by.duals), h.within(b, &by.covers[0], raised))
-		if other > bound {
-			return other, by.duals
-		}
+	bound := plus(k.sum, h.within(b, by, k.prices))
+	if slices.Equal(duals, k.duals) {
+		return bound
 	}
-	return bound, duals
+	raised := slices.Clone(k.prices)
+	for t := range raised {
+		o := &ctx.Problem.Offers[t]
+		raised[t] = amount.Saturating(raised[t]-drawn(o, k.duals), drawn(o, duals))
+	}
+	return max(bound, plus(k.sum+supply(ctx.Problem.Limits, k.duals)-supply(ctx.Problem.Limits, duals), h.within(b, by, raised)))
 }
 
 // plus returns the sum of what cuts and stocks contribute to a bound, which may be negative, and a price.

@@ -39,7 +39,7 @@ func (h *dual) each(value func(k int) int64) []int64 {
 
 // cover returns the cover of the given worths.
 func (h *dual) cover(values []int64, at pack.Load, limit pricing.Effort) cover {
-	c := cover{values: values, need: pack.Worth(values, at)}
+	c := cover{need: pack.Worth(values, at)}
 	c.subtract(h.state.ctx, h.state.ctx.priceHosts(nil, values, at, hostEffort, 0))
 	found := h.state.ctx.PriceAll(values, at, limit, func(int) int64 { return 0 })
 	for t := range found {

@@ -93,7 +93,7 @@ func (h *dual) tighten(p *proof, g *Master) {
 		p.groups = h.groups(p.launched)
 	}
 	for _, c := range p.cuts {
-		g.require(c.row())
+		g.require(c)
 	}
 	h.state.ctx.reoptimise(g)
 	if h.state.few() {
@@ -122,7 +122,7 @@ func (h *dual) tighten(p *proof, g *Master) {
 			}
 			if group.cut.machines >= int64(n) {
 				p.cuts = append(p.cuts, group.cut)
-				g.require(group.cut.row())
+				g.require(group.cut)
 				fresh = true
 			}
 		}
@@ -135,18 +135,17 @@ func (h *dual) tighten(p *proof, g *Master) {
 
 // cut returns the cut of a group. It is derived from the worth of the pods or from their requests of a resource, whichever requires more machines. For
 // a single machine, it suffices that the nodes cannot take all of the pods.
-func (h *dual) cut(g *group, at pack.Load, machines int64) cut {
+func (h *dual) cut(g *group, at pack.Load, machines int64) cardinality {
+	best := cardinality{g.serves, 1, 0}
 	if machines == 1 {
-		return h.one(g, at)
-	}
-	best := cut{serves: g.serves}
-	for _, measure := range h.measures(at) {
-		values := g.values(measure)
-		c := cut{serves: g.serves, cover: h.cover(values, at, cutEffort)}
-		if c.count(); c.machines > best.machines {
-			best = c
+		if h.overflows(g, at) {
+			best.machines = 1
 		}
-		if best.machines >= machines {
+		return best
+	}
+	for _, measure := range h.measures(at) {
+		c := h.cover(g.values(measure), at, cutEffort)
+		if best.machines = max(best.machines, c.machines()); best.machines >= machines {
 			break
 		}
 	}
@@ -180,35 +179,24 @@ func (h *dual) demandable(g *group, at pack.Load, machines int64) bool {
 
 var cutEffort = pricing.Effort{Steps: 200, Parts: 60}
 
-// one returns the cut that requires at least one machine for a group.
-func (h *dual) one(g *group, at pack.Load) cut {
-	values := make([]int64, len(h.state.ctx.Problem.Shapes))
+// overflows reports whether the nodes cannot take all of the pods of a group.
+func (h *dual) overflows(g *group, at pack.Load) bool {
+	need := 0
 	for _, k := range g.shapes {
-		values[k] = 1
-	}
-	c := cut{serves: g.serves, cover: cover{values: values, need: pack.Worth(values, at), most: make([]int64, len(h.state.ctx.Problem.Offers))}}
-	for i := range h.state.ctx.Problem.Nodes {
-		var most int64
-		for _, k := range g.shapes {
-			most += int64(min(at[k], h.state.ctx.Problem.Nodes[i].Fits[k]))
-		}
-		c.cover.nodes = append(c.cover.nodes, most)
-		c.cover.need -= most
-	}
-	for t, serves := range g.serves {
-		if serves {
-			c.cover.most[t] = max(0, c.cover.need)
+		need += int(at[k])
+		for i := range h.state.ctx.Problem.Nodes {
+			need -= int(min(at[k], h.state.ctx.Problem.Nodes[i].Fits[k]))
 		}
 	}
-	c.count()
-	return c
+	return need > 0
 }
 
-// count sets the minimum number of machines that satisfy the cover.
-func (c *cut) count() {
-	if most := slices.Max(c.cover.most); c.cover.need > 0 && most > 0 {
-		c.machines = (c.cover.need-1)/most + 1
+// machines returns the minimum number of machines that satisfy the cover.
+func (c *cover) machines() int64 {
+	if most := slices.Max(c.most); c.need > 0 && most > 0 {
+		return (c.need-1)/most + 1
 	}
+	return 0
 }
 
 // cheapest returns the lowest price of the offers of a group.
@@ -243,43 +231,20 @@ func (h *dual) charge(p *proof, g *Master) charged {
 		o := &ctx.Problem.Offers[t]
 		left[t] = amount.Saturating(o.Price, drawn(o, duals))
 	}
-	for i := range p.cuts {
-		c := &p.cuts[i]
-		c.cover.dual = cutDuals[i]
+	for i, c := range p.cuts {
+		dual := cutDuals[i]
 		for t := range left {
-			if c.serves[t] && left[t] <= c.cover.dual {
+			if c.serves[t] && left[t] <= dual {
 				// The relaxation is not optimal yet: a positive part of each price has to remain.
-				c.cover.dual = left[t] - 1
+				dual = left[t] - 1
 			}
 		}
 		for t := range left {
 			if c.serves[t] {
-				left[t] -= c.cover.dual
+				left[t] -= dual
 			}
 		}
-		sum += c.machines * c.cover.dual
+		sum += c.machines * dual
 	}
 	return charged{left, duals, sum, len(p.cuts) == 0}
 }
-
-// rows returns the cuts as rows of a relaxation.
-func (p *proof) rows() []cardinality {
-	var out []cardinality
-	for i := range p.cuts {
-		out = append(out, p.cuts[i].row())
-	}
-	return out
-}
-
-// demanding returns the covers of the cuts with a positive dual.
-func (p *proof) demanding() []cover {
-	var out []cover
-	for i := range p.cuts {
-		if p.cuts[i].cover.dual > 0 {
-			out = append(out, p.cuts[i].cover)
-		}
-	}
-	return out
-}
-
-func (c *cut) row() cardinality { return cardinality{c.serves, 1, c.machines} }

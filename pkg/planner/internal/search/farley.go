@@ -1,18 +1,16 @@
 package search
 
 import (
-	"slices"
-
 	"karve.sh/karve/pkg/planner/internal/amount"
 	"karve.sh/karve/pkg/planner/internal/pack"
 	"karve.sh/karve/pkg/planner/internal/pricing"
 )
 
-// farley returns a lower bound on the price of any plan for the placed pods, from any worths of pods, with the cover and the duals of stocks that prove it. If the
+// farley returns a lower bound on the price of any plan for the placed pods, from any worths of pods, with the cover and the duals of stocks that give it. If the
 // pods are worth V in total, the nodes hold at most U of it, and a machine of offer t holds at most found[t].Upper, then a plan launches machines for V−U, and pays
 // at least the minimum of prices[t]/found[t].Upper for each unit of it.
-func (m *Context) farley(values []int64, placed pack.Load, found, nodes []pricing.Priced, k charged) (bound int64, by branch) {
-	c := cover{values: slices.Clone(values), need: pack.Worth(values, placed)}
+func (m *Context) farley(values []int64, placed pack.Load, found, nodes []pricing.Priced, k charged) (bound int64, c cover, duals []int64) {
+	c.need = pack.Worth(values, placed)
 	c.subtract(m, nodes)
 	best := -1
 	for t := range found {
@@ -23,12 +21,12 @@ func (m *Context) farley(values []int64, placed pack.Load, found, nodes []pricin
 	}
 	switch {
 	case best < 0 || c.need <= 0:
-		return k.sum, branch{covers: []cover{c}, duals: k.duals}
+		return k.sum, c, k.duals
 	case m.Problem.Stocked:
-		bound, duals := m.stocked(&c, k)
-		return bound, branch{covers: []cover{c}, duals: duals}
+		bound, duals = m.stocked(&c, k)
+		return bound, c, duals
 	}
-	return amount.MulDivUp(c.need, k.prices[best], found[best].Upper) + k.sum, branch{covers: []cover{c}}
+	return amount.MulDivUp(c.need, k.prices[best], found[best].Upper) + k.sum, c, nil
 }
 
 // hostEffort is the pricing effort for nodes, for covers that come from no relaxation.

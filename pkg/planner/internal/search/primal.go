@@ -5,12 +5,10 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
-// PriceAndBranch plans for several shapes. It returns the best plan found, a lower bound on the price of any plan for the pods that it places, and the proof
-// of the bound.
-func PriceAndBranch(p *pack.Problem, e *effort.Budget, first func(*Solution)) (*Solution, int64, *branch) {
+// PriceAndBranch plans for several shapes. It returns the best plan found, and a lower bound on the price of any plan for the pods that it places.
+func PriceAndBranch(p *pack.Problem, e *effort.Budget, first func(*Solution)) (best *Solution, bound int64) {
 	h := runPrimal(p, e, first)
-	bound := h.proven()
-	return h.state.best, bound, h.dual.shown
+	return h.state.best, h.proven()
 }
 
 // runPrimal searches for a plan for several shapes.

@@ -21,7 +21,7 @@ func (h *dual) prepare() {
 		return
 	}
 	p.g = h.relaxed(p)
-	h.state.cuts = p.rows()
+	h.state.cuts = slices.Clone(p.cuts)
 }
 
 // relaxed returns a relaxation for the pods that a proof launches for, with its cuts.
@@ -59,10 +59,8 @@ func (h *dual) step(p *proof) bool {
 	k := h.charge(p, p.g)
 	found := h.state.ctx.PriceAll(p.g.Values, p.placed, l.limit, func(t int) int64 { return Above(k.prices[t], l.part) })
 	nodes := h.state.ctx.priceHosts(p.g, p.g.Values, p.placed, l.limit, l.part)
-	if bound, by := h.state.ctx.farley(p.g.Values, p.placed, found, nodes, k); bound > h.state.bound {
-		by.covers = append(p.demanding(), by.covers...)
-		h.state.bound, h.shown = bound, &by
-	}
+	bound, _, _ := h.state.ctx.farley(p.g.Values, p.placed, found, nodes, k)
+	h.state.bound = max(h.state.bound, bound)
 	if !h.learn(p.g, found, nodes) {
 		return false
 	}
@@ -102,13 +100,13 @@ func (h *dual) renew() {
 func (h *dual) begin() {
 	all := h.launched(func(*host) bool { return true })
 	h.proof = &proof{launched: all, demand: h.launched(func(x *host) bool { return !x.relaxed }), placed: placed(h.state.ctx.Problem, h.state.best)}
-	h.state.bound, h.shown, h.state.cuts = 0, nil, nil
+	h.state.bound, h.state.cuts = 0, nil
 	for k, n := range h.proof.launched {
 		if n == 0 {
 			continue
 		}
-		if _, c, ok := coverShape(h.state.ctx.Problem, k, n); ok && c.Price > h.state.bound {
-			h.state.bound, h.shown = c.Price, &branch{covers: coverAlone(h.state.ctx.Problem, k, h.state.best)}
+		if _, c, ok := coverShape(h.state.ctx.Problem, k, n); ok {
+			h.state.bound = max(h.state.bound, c.Price)
 		}
 	}
 	at := h.proof.placed
@@ -116,9 +114,8 @@ func (h *dual) begin() {
 	for _, values := range h.measures(at) {
 		found := h.state.ctx.PriceAll(values, at, pricing.Rough, func(int) int64 { return 0 })
 		nodes := h.state.ctx.priceHosts(nil, values, at, hostEffort, 0)
-		if bound, by := h.state.ctx.farley(values, at, found, nodes, k); bound > h.state.bound {
-			h.state.bound, h.shown = bound, &by
-		}
+		bound, _, _ := h.state.ctx.farley(values, at, found, nodes, k)
+		h.state.bound = max(h.state.bound, bound)
 	}
 }
 

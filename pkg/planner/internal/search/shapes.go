@@ -77,13 +77,11 @@ func (h *primal) smoothColumns(budget int64) {
 		k := h.dual.charge(h.dual.proof, h.state.g)
 		found := ctx.PriceAll(values, at, smoothEffort, func(t int) int64 { return Above(k.prices[t], smoothPart) })
 		nodes := ctx.priceHosts(h.state.g, values, at, smoothEffort, smoothPart)
-		bound, by := ctx.farley(values, at, found, nodes, k)
+		bound, _, _ := ctx.farley(values, at, found, nodes, k)
 		if bound > best {
 			best, steady = bound, slices.Clone(values)
 		}
-		if bound > h.dual.state.bound {
-			h.dual.state.bound, h.dual.shown = bound, &by
-		}
+		h.dual.state.bound = max(h.dual.state.bound, bound)
 		fresh := ctx.AddColumns(h.state.g, found)
 		if n%launchEvery == 0 {
 			for _, x := range h.buyAgain(ctx.ChoiceValues(values)).Machines {

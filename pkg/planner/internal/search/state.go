@@ -59,7 +59,6 @@ type dual struct {
 	state     state
 	proof     *proof
 	benders   benders
-	shown     *branch    // what the bound is based on
 	branching *branching // nil if there is none yet
 }
 
@@ -78,7 +77,7 @@ type proof struct {
 	placed   pack.Load // the pods that are placed
 	level    int
 	groups   []group
-	cuts     []cut
+	cuts     []cardinality
 }
 
 // group is the offers that serve a shape, with all shapes that no other offers serve.
@@ -86,15 +85,9 @@ type group struct {
 	serves []bool
 	shapes []int
 	tried  int64 // the largest number of machines that was tried
-	cut    cut   // the cut that was found
-}
-
-// cut requires a minimum number of whole machines of some offers, because no other offers serve a group of shapes. The relaxation launches fractions of
-// these machines, which causes most of its gap if the machines are expensive.
-type cut struct {
-	cover    cover
-	serves   []bool // the offers that count
-	machines int64
+	// cut requires a minimum number of whole machines of the offers, because no other offers serve the shapes. The relaxation launches fractions of these machines,
+	// which causes most of its gap if the machines are expensive.
+	cut cardinality
 }
 
 // benders bounds plans by the cheapest whole numbers of machines that satisfy all known covers. If the pods do not fit on these machines, not even
@@ -115,9 +108,7 @@ type benders struct {
 // gap for plans with few machines. The branch with the lowest bound is split first, on the offer with the most expensive fraction.
 type branching struct {
 	proof proof
-	root  *branch
-	// whole is the relaxation of the root.
-	whole *Master
+	whole *Master // the relaxation of all plans
 	// open are the branches that may be split, the lowest bound first. closed is the lowest bound of all other unsplit branches.
 	open   []*branch
 	closed int64

@@ -11,6 +11,9 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pricing"
 )
 
+// dualScale is the denominator of the duals of stocks.
+const dualScale = 1 << 20
+
 // charged is what machines cost for a bound, and what the bound accounts for otherwise.
 //
 // With duals y ≥ 0 of the stocks, a machine that draws a costs c + y·a, and a plan saves at most y·L of that, where L is what is left of the stocks: a plan at the
@@ -18,7 +21,7 @@ import (
 type charged struct {
 	// prices are by offer, with the duals of the stocks and without those of the cuts.
 	prices []int64
-	// duals are those of the stocks, in 1/planner.DualScale micro-dollars. They are nil without stocks.
+	// duals are those of the stocks, in 1/[dualScale] micro-dollars. They are nil without stocks.
 	duals []int64
 	// sum is what the cuts contribute to the bound, less y·L.
 	sum int64
@@ -43,8 +46,8 @@ func (m *Context) stockDuals(g *Master) []int64 {
 	if g != nil {
 		for i, row := range g.stocks {
 			if row >= 0 {
-				y := g.LP.Duals()[row] / g.units[i] * planner.DualScale
-				duals[i] = int64(min(max(0, math.Round(y)), float64(planner.MaxPrice*planner.DualScale)))
+				y := g.LP.Duals()[row] / g.units[i] * dualScale
+				duals[i] = int64(min(max(0, math.Round(y)), float64(planner.MaxPrice*dualScale)))
 			}
 		}
 	}
@@ -58,7 +61,7 @@ func drawn(o *pack.Offer, duals []int64) int64 {
 	}
 	var sum int64
 	for _, d := range o.Draws {
-		sum = amount.Saturating(sum, amount.MulDiv(duals[d.Stock], d.Amount, planner.DualScale))
+		sum = amount.Saturating(sum, amount.MulDiv(duals[d.Stock], d.Amount, dualScale))
 	}
 	return sum
 }
@@ -68,7 +71,7 @@ func supply(limits pack.Limits, duals []int64) int64 {
 	var sum int64
 	for i, y := range duals {
 		if y > 0 {
-			sum = amount.Saturating(sum, amount.MulDivUp(y, limits.Stock(i), planner.DualScale))
+			sum = amount.Saturating(sum, amount.MulDivUp(y, limits.Stock(i), dualScale))
 		}
 	}
 	return sum
@@ -161,5 +164,5 @@ func (m *Context) raise(duals []int64, draws []planner.Draw, short int64) {
 			best = d
 		}
 	}
-	duals[best.Stock] = amount.Saturating(duals[best.Stock], amount.MulDivUp(short, planner.DualScale, best.Amount))
+	duals[best.Stock] = amount.Saturating(duals[best.Stock], amount.MulDivUp(short, dualScale, best.Amount))
 }
