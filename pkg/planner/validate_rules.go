@@ -14,20 +14,6 @@ func validateRules(s Snapshot) []error {
 			bad("topology %d: domains are not sorted or repeat", t)
 		}
 	}
-	located := func(concerns Violation, what string, i int, domains []int) {
-		bad := about(&errs, concerns)
-		for t, d := range domains {
-			if t >= len(s.Topologies) || d < -1 || d >= len(s.Topologies[t].Domains) {
-				bad("%s %d: there is no domain %d of topology %d", what, i, d, t)
-			}
-		}
-	}
-	for i, o := range s.Offerings {
-		located(Violation{Offerings: []int{i}}, "offering", i, o.Domains)
-	}
-	for i, n := range s.Nodes {
-		located(Violation{Nodes: []int{i}}, "node", i, n.Domains)
-	}
 	for i, r := range s.Rules {
 		bad := about(&errs, Violation{Classes: r.Classes, Rules: []int{i}})
 		for _, problem := range validateRule(s, r) {

@@ -219,8 +219,8 @@ func TestValidateReportsInvalidRules(t *testing.T) {
 		want  string
 	}{
 		{"domains repeat", func(s *planner.Snapshot) { s.Topologies[0].Domains[1] = "zone-a" }, "topology 0: domains are not sorted or repeat"},
-		{"an offering has an unknown domain", func(s *planner.Snapshot) { s.Offerings[0].Domains = []int{3} }, "offering 0: there is no domain 3"},
-		{"a node has an unknown domain", func(s *planner.Snapshot) { s.Nodes[0].Domains = []int{0, 0} }, "node 0: there is no domain 0 of topology 1"},
+		{"an offering has an unknown domain", func(s *planner.Snapshot) { s.Offerings[0].Domains = []int{3} }, "offering 0: topology zone has no domain 3"},
+		{"a node has an unknown domain", func(s *planner.Snapshot) { s.Nodes[0].Domains = []int{0, 0} }, "node 0: has domains of 2 topologies"},
 		{"a kind is unknown", func(s *planner.Snapshot) { s.Rules[0].Kind = "Near" }, `rule 0: there is no kind "Near"`},
 		{"a topology is unknown", func(s *planner.Snapshot) { s.Rules[0].Topology = 1 }, "rule 0: there is no topology 1"},
 		{"classes are unsorted", func(s *planner.Snapshot) { s.Rules[0].Classes = []int{1, 0} }, "rule 0: classes are not sorted"},

@@ -62,9 +62,8 @@ func (with Solver) search(s planner.Snapshot) planner.Plan {
 			some.Effort = max(1, effort.New(with.Effort, with.Stop).Left/share)
 			return some.plain(s)
 		},
-		OrFirstFit: func(s planner.Snapshot, found planner.Plan) planner.Plan { return orFirstFit(s, found, with.Stop) },
-		Steps:      effort.New(with.Effort, with.Stop).Left,
-		Stop:       with.Stop,
+		Steps: effort.New(with.Effort, with.Stop).Left,
+		Stop:  with.Stop,
 	})
 	plan = orFirstFit(s, plan, with.Stop)
 	if first != nil {

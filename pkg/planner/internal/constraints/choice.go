@@ -8,6 +8,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/alternatives"
 	"karve.sh/karve/pkg/planner/internal/amount"
+	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
 // solve plans for a snapshot that may have minValues in addition to what the plain solver handles. An offering of a pool with minValues is replaced by
@@ -55,7 +56,7 @@ func widened(s planner.Snapshot) (planner.Snapshot, []alternatives.Variant) {
 		out.Offerings = append(out.Offerings, o)
 	}
 	seen := map[string]bool{}
-	for _, c := range inNameOrder(s) {
+	for _, c := range pack.ClassOrder(s) {
 		class := s.Classes[c]
 		for p := range s.Pools {
 			if len(class.Pods) == 0 || len(s.Pools[p].MinValues) == 0 {

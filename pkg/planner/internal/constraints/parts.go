@@ -83,7 +83,7 @@ func connected(s planner.Snapshot) []int {
 		}
 	}
 	number := map[int]int{}
-	for _, c := range inNameOrder(s) {
+	for _, c := range pack.ClassOrder(s) {
 		r := root(parent, len(s.Offerings)+len(s.Nodes)+c)
 		if _, ok := number[r]; !ok && len(s.Classes[c].Pods) > 0 {
 			number[r] = len(number)

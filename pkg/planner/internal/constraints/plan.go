@@ -11,8 +11,6 @@ import (
 type Solver struct {
 	// Plain makes a plan with 1/share of the effort.
 	Plain func(s planner.Snapshot, share int64) planner.Plan
-	// OrFirstFit returns the plan found, or a better one that needs no search.
-	OrFirstFit func(s planner.Snapshot, found planner.Plan) planner.Plan
 	// Steps is the whole effort.
 	Steps int64
 	// Stop, if not nil, ends planning early once it returns true.

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
 // problem is a snapshot with its rules, prepared for planning.
@@ -24,7 +25,7 @@ type problem struct {
 }
 
 func newProblem(s planner.Snapshot) *problem {
-	pr := &problem{Snapshot: s, order: inNameOrder(s), usable: make([]bool, len(s.Offerings))}
+	pr := &problem{Snapshot: s, order: pack.ClassOrder(s), usable: make([]bool, len(s.Offerings))}
 	for t := range s.Topologies {
 		pr.topologies = append(pr.topologies, t)
 	}
@@ -146,20 +147,6 @@ func (pr *problem) labeled(class int) (offerings, nodes []int) {
 		}
 	}
 	return offerings, nodes
-}
-
-// inNameOrder returns the indices of the classes in the order of their first pods.
-func inNameOrder(s planner.Snapshot) []int {
-	order := make([]int, len(s.Classes))
-	first := make([]string, len(s.Classes))
-	for c := range order {
-		order[c] = c
-		if len(s.Classes[c].Pods) > 0 {
-			first[c] = slices.Min(s.Classes[c].Pods)
-		}
-	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(first[a], first[b]) })
-	return order
 }
 
 func truth(b bool) int64 {
