@@ -98,10 +98,13 @@ func (t *Trace) brief(step time.Duration) []Left {
 	return left
 }
 
-// Compare replays a trace with whole GPUs, with Karpenter's packing and consolidation, and with Karve's. It returns an error if a policy breaks a rule.
+// Compare replays a trace with whole GPUs, with Karpenter's packing and consolidation, and with Karve's. It returns an error if a policy breaks a rule, or a snapshot is not valid.
 func Compare(t Traces) (Comparison, error) {
 	if len(t.Shared.Pods) == 0 {
 		return Comparison{Left: t.Left}, errors.New("no pod of the trace can be replayed")
+	}
+	if err := errors.Join(planner.Validate(t.Shared.Snapshot), planner.Validate(t.Whole.Snapshot)); err != nil {
+		return Comparison{}, fmt.Errorf("the machines cannot be planned with as they were read, which is a bug in Karve: %w", err)
 	}
 	step := Step(&t.Shared)
 	karve, restart, err := withKarve()

@@ -15,7 +15,7 @@ import (
 // Steps is the default limit on pods times machines, which takes some tenths of a second. Up to it, [Plan] makes exactly Karpenter's decisions.
 const Steps = 20_000_000
 
-// Plan returns the plan that Karpenter's scheduler would make of a snapshot if it knew about replicas and GPU memory. The solver's plans are compared
+// Plan returns the plan that Karpenter's scheduler would make of a valid snapshot if it knew about replicas and GPU memory. The solver's plans are compared
 // with it, and it is used if nothing better is found in time.
 //
 // As in Karpenter, pods are sorted by CPU and then by memory, the largest first. Each goes to the first node by name that has room, otherwise to the
@@ -123,37 +123,21 @@ func newPacker(s planner.Snapshot) *packer {
 	return f
 }
 
-// addBatches adds the classes in the order in which their pods are placed, and refuses blocked and invalid ones.
+// addBatches adds the classes in the order in which their pods are placed, and refuses blocked ones.
 func (f *packer) addBatches() {
-	seen := map[string]bool{}
 	for _, c := range pack.ClassOrder(f.snapshot) {
 		class := f.snapshot.Classes[c]
-		b := batch{class: c, request: amount.VectorOf(class.Requests)}
-		for _, pod := range class.Pods {
-			if !seen[pod] {
-				seen[pod] = true
-				b.pods = append(b.pods, pod)
+		if class.Blocked != nil {
+			for _, pod := range class.Pods {
+				f.refused = append(f.refused, planner.Unplaced{Pod: pod, Refusal: *class.Blocked})
 			}
-		}
-		switch {
-		case len(b.pods) == 0: // No machines need to be tried for it.
-		case class.Blocked != nil:
-			f.refuse(b.pods, *class.Blocked)
-		case b.request.Negative() || class.GPUMemoryBytes < 0 || slices.ContainsFunc(class.Quotas, func(a planner.Amount) bool { return a.Count < 0 }):
-			f.refuse(b.pods, planner.Refusal{Reason: planner.ReasonUnsupported, Message: "requests less than nothing of a resource: correct its requests"})
-		default:
-			f.batches = append(f.batches, b)
+		} else if len(class.Pods) > 0 { // Otherwise no machines need to be tried for it.
+			f.batches = append(f.batches, batch{class: c, pods: class.Pods, request: amount.VectorOf(class.Requests)})
 		}
 	}
 	slices.SortStableFunc(f.batches, func(a, b batch) int {
 		return cmp.Or(cmp.Compare(b.request[amount.CPU], a.request[amount.CPU]), cmp.Compare(b.request[amount.Memory], a.request[amount.Memory]))
 	})
-}
-
-func (f *packer) refuse(pods []string, why planner.Refusal) {
-	for _, pod := range pods {
-		f.refused = append(f.refused, planner.Unplaced{Pod: pod, Refusal: why})
-	}
 }
 
 // addOptions adds what machines can be: offerings, by pool in Karpenter's order, and nodes by name.

@@ -163,26 +163,6 @@ func TestFirstFitKeepsEveryRule(t *testing.T) {
 	})(t)
 }
 
-func TestFirstFitNamesEachPodOnceForInvalidSnapshots(t *testing.T) {
-	properties.Check(func(t *rapid.T) {
-		s := plantest.Nonsense().Draw(t, "snapshot")
-		p := firstfit.Plan(s)
-		seen := plantest.PlacedPods(p)
-		for _, x := range p.Unplaced {
-			seen = append(seen, x.Pod)
-		}
-		var want []string
-		for _, c := range s.Classes {
-			want = append(want, c.Pods...)
-		}
-		slices.Sort(seen)
-		slices.Sort(want)
-		if diff := cmp.Diff(slices.Compact(want), seen); diff != "" {
-			t.Fatal(diff)
-		}
-	})(t)
-}
-
 func TestFirstFitDoesNotDependOnOrder(t *testing.T) {
 	properties.Check(func(t *rapid.T) {
 		s := anySnapshot.Draw(t, "snapshot")

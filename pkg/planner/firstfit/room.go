@@ -6,7 +6,6 @@ import (
 
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/internal/amount"
-	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
 // option is something that a machine of [Plan] can be.
@@ -93,10 +92,10 @@ func sidings(apart []planner.Rule, classes int) [][]siding {
 		out[class] = append(out[class], siding{rule, is})
 	}
 	for r, rule := range apart {
-		for _, c := range pack.InRange(rule.Classes, classes) {
+		for _, c := range rule.Classes {
 			note(c, r, demands)
 		}
-		for _, c := range pack.InRange(rule.Counted, classes) {
+		for _, c := range rule.Counted {
 			note(c, r, counted)
 		}
 	}
@@ -211,9 +210,6 @@ func (p *placing) fit(x *filling, o int32, most int32) int32 {
 	for _, a := range p.class.Quotas {
 		if n == 0 || a.Count == 0 {
 			continue
-		}
-		if a.Quota < 0 || a.Quota >= len(x.quotas) {
-			return 0
 		}
 		if has := can.quota(p.firstFit.snapshot.Quotas, a.Quota); has != planner.Unlimited {
 			n = int32(min(int64(n), max(0, has-x.quotas[a.Quota])/a.Count))

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"karve.sh/karve/pkg/planner"
-	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
 // headcount counts the pods of a rule while [Plan] places pods one by one. A machine that can still be in several domains counts in all of them.
@@ -33,10 +32,10 @@ func relations(headcounts []*headcount, classes int) [][]relation {
 		return &out[c][len(out[c])-1]
 	}
 	for _, h := range headcounts {
-		for _, c := range pack.InRange(h.Classes, classes) {
+		for _, c := range h.Classes {
 			note(c, h).asks = true
 		}
-		for _, c := range pack.InRange(h.Counted, classes) {
+		for _, c := range h.Counted {
 			note(c, h).counts = true
 		}
 	}
@@ -48,7 +47,7 @@ func newHeadcounts(s planner.Snapshot) []*headcount {
 	var out []*headcount
 	for i, r := range s.Rules {
 		r.Classes = demanding(s, i)
-		if r.Kind == planner.Apart && r.Topology == planner.PerNode || r.Topology < planner.PerNode || r.Topology >= len(s.Topologies) {
+		if r.Kind == planner.Apart && r.Topology == planner.PerNode {
 			continue
 		}
 		c := &headcount{Rule: r, counted: map[int]int64{}, asking: map[int]int64{}, anywhere: r.Elsewhere}
@@ -64,7 +63,7 @@ func newHeadcounts(s planner.Snapshot) []*headcount {
 // demanding returns the classes that a rule binds, without those that only prefer it.
 func demanding(s planner.Snapshot, rule int) []int {
 	return slices.DeleteFunc(slices.Clone(s.Rules[rule].Classes), func(c int) bool {
-		return c >= 0 && c < len(s.Classes) && slices.ContainsFunc(s.Classes[c].Preferences, func(w planner.Preference) bool { return w.Rule == rule })
+		return slices.ContainsFunc(s.Classes[c].Preferences, func(w planner.Preference) bool { return w.Rule == rule })
 	})
 }
 

@@ -120,9 +120,7 @@ func ruled(s planner.Snapshot) []bool {
 		}
 		for _, list := range [][]int{r.Classes, r.Counted} {
 			for _, c := range list {
-				if c >= 0 && c < len(out) {
-					out[c] = true
-				}
+				out[c] = true
 			}
 		}
 	}

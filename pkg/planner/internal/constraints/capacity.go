@@ -8,12 +8,6 @@ import (
 // maxCount limits the numbers of pods in a snapshot, so that no sum of them overflows.
 const maxCount = 1 << 40
 
-// exceeds reports whether the usage of a machine exceeds what remains of the limits.
-func exceeds(p, remaining planner.Physical) bool {
-	return p.MilliCPU > remaining.MilliCPU || p.MemoryBytes > remaining.MemoryBytes || p.GPUs > remaining.GPUs || p.Replicas > remaining.Replicas ||
-		p.Nodes > remaining.Nodes
-}
-
 // offeredTimes returns an upper bound on the number of pods of a class that a machine of an offering holds.
 func offeredTimes(s planner.Snapshot, c planner.Class, offering int) int64 {
 	o := s.Offerings[offering]
@@ -43,7 +37,7 @@ func times(s planner.Snapshot, c planner.Class, free planner.Resources, gpus []p
 	fit(free.Pods, r.Pods)
 	fit(free.Replicas, r.Replicas)
 	for _, q := range c.Quotas {
-		if q.Quota >= 0 && q.Quota < len(s.Quotas) && q.Count > 0 {
+		if q.Count > 0 {
 			fit(max(0, alternatives.QuotaOf(s, quotas, q.Quota)), q.Count)
 		}
 	}

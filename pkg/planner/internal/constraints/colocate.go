@@ -8,7 +8,6 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/alternatives"
 	"karve.sh/karve/pkg/planner/internal/amount"
-	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
 // colocation is a plan for colocated pods on one machine.
@@ -107,10 +106,10 @@ func (pr *problem) candidates(p *colocated, sparing bool) []candidate {
 		return out
 	}
 	var out []candidate
-	for _, v := range pack.InRange(nodes, len(pr.Nodes)) {
+	for _, v := range slices.Compact(slices.Sorted(slices.Values(nodes))) {
 		out = append(out, candidate{node: v, offering: -1, has: pr.Nodes[v], weight: math.MaxInt32, admits: admits(nodesOf, v)})
 	}
-	for _, i := range pack.InRange(offerings, len(pr.Offerings)) {
+	for _, i := range slices.Compact(slices.Sorted(slices.Values(offerings))) {
 		if x, ok := pr.candidateOf(i, admits(offeringsOf, i), offeringsOf); ok {
 			out = append(out, x)
 		}

@@ -219,7 +219,7 @@ func (g *Partial) count(r *planner.Rule, index, v int, counts map[int]int64) {
 	d := v
 	if r.Topology != planner.PerNode {
 		d = -1
-		if t := g.Nodes[v].Domains; r.Topology < len(t) && t[r.Topology] < len(g.Topologies[r.Topology].Domains) {
+		if t := g.Nodes[v].Domains; r.Topology < len(t) {
 			d = t[r.Topology]
 		}
 	}

@@ -30,10 +30,9 @@ func newProblem(s planner.Snapshot) *problem {
 		pr.topologies = append(pr.topologies, t)
 	}
 	slices.SortStableFunc(pr.topologies, func(x, y int) int { return cmp.Compare(s.Topologies[x].Key, s.Topologies[y].Key) })
+	limits := pack.LimitsOf(s)
 	for i, o := range s.Offerings {
-		pr.usable[i] = o.Pool >= 0 && o.Pool < len(s.Pools) && o.Unavailable == nil && s.Pools[o.Pool].Closed == nil &&
-			o.Price > 0 && o.Price <= planner.MaxPrice && !exceeds(o.Physical, s.Pools[o.Pool].Remaining) &&
-			!slices.ContainsFunc(o.Draws, func(d planner.Draw) bool { return d.Amount > s.Stocks[d.Stock].Left })
+		pr.usable[i] = limits.Usable(s, o)
 	}
 	preferences := map[int][]constrained{}
 	for c, class := range s.Classes {
@@ -77,9 +76,7 @@ func (pr *problem) withDomains(r rule) rule {
 		r.eligible[d] = r.Eligible == nil
 	}
 	for _, d := range r.Eligible {
-		if d >= 0 && d < r.domains {
-			r.eligible[d] = true
-		}
+		r.eligible[d] = true
 	}
 	n := 0
 	for _, ok := range r.eligible {
@@ -118,10 +115,10 @@ func (pr *problem) merge() {
 
 // domain returns the domain of a machine in a topology, or -1 if it has none.
 func (pr *problem) domain(domains []int, topology int) int {
-	if topology < 0 || topology >= len(domains) || domains[topology] >= len(pr.Topologies[topology].Domains) {
+	if topology < 0 || topology >= len(domains) {
 		return -1
 	}
-	return max(-1, domains[topology])
+	return domains[topology]
 }
 
 // labeled returns the offerings and nodes of a class that have the labels which its rules require whatever preferences it gives up.

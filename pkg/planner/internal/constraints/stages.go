@@ -29,8 +29,7 @@ func (pr *problem) stages(class int) []stage {
 		}
 		for _, weight := range weights {
 			from := slices.DeleteFunc(slices.Clone(all), func(i int) bool {
-				p := pr.Offerings[i].Pool
-				return p >= 0 && p < len(pr.Pools) && pr.Pools[p].Weight < weight
+				return pr.Pools[pr.Offerings[i].Pool].Weight < weight
 			})
 			out = append(out, stage{given, from, on})
 		}

@@ -36,7 +36,7 @@ func NewCapacity(p *Problem, r planner.Resources, gpus []planner.GPU, quotas []p
 	}
 	c.Binned = p.Stated && (len(gpus) > 1 || len(gpus) == 1 && gpus[0].Replicas < r.Replicas)
 	for _, x := range quotas {
-		if x.Quota >= 0 && x.Quota < len(p.quotaAt) && p.quotaAt[x.Quota] >= 0 {
+		if p.quotaAt[x.Quota] >= 0 {
 			c.Quotas[p.quotaAt[x.Quota]] = x.Count
 		}
 	}

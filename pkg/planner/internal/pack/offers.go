@@ -13,23 +13,18 @@ func UsableOfferings(s planner.Snapshot) []int {
 	var out []int
 	limits := LimitsOf(s)
 	for i, o := range s.Offerings {
-		if o.Pool < 0 || o.Pool >= len(s.Pools) || o.Price <= 0 || o.Price > planner.MaxPrice ||
-			o.Unavailable != nil || s.Pools[o.Pool].Closed != nil || amount.VectorOf(o.Free).Negative() {
-			continue
+		if limits.Usable(s, o) {
+			out = append(out, i)
 		}
-		if uses := amount.UsageOf(o.Physical); slices.Min(uses[:]) < 0 {
-			continue
-		}
-		if slices.ContainsFunc(o.Draws, func(d planner.Draw) bool { return d.Stock < 0 || d.Stock >= len(s.Stocks) || d.Amount < 1 }) {
-			continue
-		}
-		if c := ChargeOf(o); !limits.Admits(&c) {
-			continue
-		}
-		out = append(out, i)
 	}
 	slices.SortFunc(out, func(i, j int) int { return CompareOfferings(s, i, j) })
 	return out
+}
+
+// Usable reports whether a machine of an offering can be launched now.
+func (l Limits) Usable(s planner.Snapshot, o planner.Offering) bool {
+	c := ChargeOf(o)
+	return o.Unavailable == nil && s.Pools[o.Pool].Closed == nil && l.Admits(&c)
 }
 
 // CompareOfferings defines the stable order of offerings: by names, and by capacities if names are equal.
@@ -50,18 +45,10 @@ func CompareOfferings(s planner.Snapshot, i, j int) int {
 			return cmp.Or(cmp.Compare(x.Quota, y.Quota), cmp.Compare(x.Count, y.Count))
 		}),
 		slices.CompareFunc(a.Draws, b.Draws, func(x, y planner.Draw) int {
-			return cmp.Or(cmp.Compare(stockName(s, x), stockName(s, y)), cmp.Compare(x.Amount, y.Amount))
+			return cmp.Or(cmp.Compare(s.Stocks[x.Stock].Name, s.Stocks[y.Stock].Name), cmp.Compare(x.Amount, y.Amount))
 		}),
 		cmp.Compare(i, j),
 	)
-}
-
-// stockName returns the name of a stock, or "" if there is none.
-func stockName(s planner.Snapshot, d planner.Draw) string {
-	if d.Stock < 0 || d.Stock >= len(s.Stocks) {
-		return ""
-	}
-	return s.Stocks[d.Stock].Name
 }
 
 // addTerms finds the quotas that the pods of the snapshot use, and whether they request device memory.
@@ -73,7 +60,7 @@ func (p *Problem) addTerms(s planner.Snapshot) {
 	for _, c := range s.Classes {
 		p.Stated = p.Stated || c.GPUMemoryBytes > 0
 		for _, x := range c.Quotas {
-			if x.Count > 0 && x.Quota >= 0 && x.Quota < len(s.Quotas) && p.quotaAt[x.Quota] < 0 {
+			if x.Count > 0 && p.quotaAt[x.Quota] < 0 {
 				p.quotaAt[x.Quota] = 0
 			}
 		}
@@ -140,14 +127,14 @@ func (p *Problem) addFits(s planner.Snapshot) {
 		class := s.Classes[sh.Pods[0].Class]
 		n := int32(len(sh.Pods))
 		for _, i := range class.Offerings {
-			if i >= 0 && i < len(offerAt) && offerAt[i] >= 0 {
+			if offerAt[i] >= 0 {
 				o := &p.Offers[offerAt[i]]
 				o.Fits[k] = o.Alone(sh, n)
 				sh.Launchable = sh.Launchable || o.Fits[k] > 0
 			}
 		}
 		for _, i := range class.Nodes {
-			if i >= 0 && i < len(nodeAt) && nodeAt[i] >= 0 {
+			if nodeAt[i] >= 0 {
 				v := &p.Nodes[nodeAt[i]]
 				v.Fits[k] = v.Alone(sh, n)
 			}

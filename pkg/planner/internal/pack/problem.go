@@ -1,8 +1,6 @@
 package pack
 
 import (
-	"slices"
-
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/internal/amount"
 )
@@ -64,7 +62,7 @@ type node struct {
 	Capacity
 }
 
-// Compile prepares a snapshot. It accepts any snapshot: what [planner.Validate] would reject is dropped or refused, pod by pod.
+// Compile prepares a valid snapshot.
 func Compile(s planner.Snapshot) *Problem {
 	p := &Problem{Snapshot: s, ofClass: map[int]int{}, Limits: LimitsOf(s)}
 	p.addTerms(s)
@@ -102,18 +100,4 @@ func (p *Problem) Dearest() int64 {
 		most = max(most, p.Offers[t].Price)
 	}
 	return most
-}
-
-// InRange returns the elements of xs that are indices of n items, sorted and unique.
-func InRange(xs []int, n int) []int {
-	sound := len(xs) == 0 || xs[0] >= 0 && xs[len(xs)-1] < n
-	for i := 1; i < len(xs); i++ {
-		sound = sound && xs[i-1] < xs[i]
-	}
-	if sound {
-		return xs
-	}
-	out := slices.DeleteFunc(slices.Clone(xs), func(x int) bool { return x < 0 || x >= n })
-	slices.Sort(out)
-	return slices.Compact(out)
 }

@@ -14,12 +14,9 @@ import (
 // the one that is easiest to resolve: first an unavailable offering, then a closed pool, then a limit, then a stock of which nothing is left, then a request that is too large.
 func (p *Problem) Refusal(sh *Shape, class planner.Class, left Limits) planner.Refusal {
 	s := p.Snapshot
-	var admitting, holding []int
-	for _, i := range class.Offerings {
-		if i < 0 || i >= len(s.Offerings) || s.Offerings[i].Pool < 0 || s.Offerings[i].Pool >= len(s.Pools) {
-			continue
-		}
-		admitting = append(admitting, i)
+	admitting := slices.Clone(class.Offerings)
+	var holding []int
+	for _, i := range admitting {
 		o := s.Offerings[i]
 		if c := NewCapacity(p, o.Free, o.GPUs, o.Quotas); c.Alone(sh, 1) > 0 {
 			holding = append(holding, i)
@@ -237,9 +234,6 @@ func (p *Problem) tooLargeForGPUs(sh *Shape, admitting []int) *planner.Refusal {
 // tooLargeForQuotas returns a refusal if no machine that admits a pod has the amount of a quota that the pod uses. Otherwise it returns nil.
 func (p *Problem) tooLargeForQuotas(class planner.Class, admitting []int) *planner.Refusal {
 	for _, x := range class.Quotas {
-		if x.Quota < 0 || x.Quota >= len(p.Snapshot.Quotas) {
-			continue
-		}
 		q := p.Snapshot.Quotas[x.Quota]
 		best, most := admitting[0], int64(-1)
 		for _, i := range admitting {

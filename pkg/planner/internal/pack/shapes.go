@@ -8,32 +8,30 @@ import (
 	"karve.sh/karve/pkg/planner/internal/amount"
 )
 
-// addShapes merges the classes into shapes, in the order of their first pods, and refuses blocked and invalid ones.
+// addShapes merges the classes into shapes, in the order of their first pods, and refuses blocked ones.
 func (p *Problem) addShapes(s planner.Snapshot) {
 	offerAt, nodeAt := p.Places(s)
 	shares := p.shares(s)
-	seen := map[string]bool{}
 	byKey := map[string]int{}
 	for _, c := range ClassOrder(s) {
 		class := s.Classes[c]
 		pods := make([]podRef, 0, len(class.Pods))
 		for _, name := range class.Pods {
-			if !seen[name] {
-				seen[name] = true
-				pods = append(pods, podRef{name, c})
-			}
+			pods = append(pods, podRef{name, c})
 		}
 		sh := Shape{Request: amount.VectorOf(class.Requests), Pods: pods, apart: shares[c]}
 		sh.Request[amount.GPUMemory] = class.GPUMemoryBytes
-		sound := p.take(&sh, class.Quotas)
-		switch {
-		case class.Blocked != nil:
-			p.refuse(pods, *class.Blocked)
-			continue
-		case !sound || sh.Request.Negative():
-			p.refuse(pods, planner.Refusal{Reason: planner.ReasonUnsupported, Message: "requests less than nothing of a resource: correct its requests"})
-			continue
-		case len(pods) == 0:
+		for _, x := range class.Quotas {
+			if x.Count > 0 {
+				sh.quotas = append(sh.quotas, planner.Amount{Quota: p.quotaAt[x.Quota], Count: x.Count})
+			}
+		}
+		if class.Blocked != nil {
+			for _, pod := range pods {
+				p.Refused = append(p.Refused, planner.Unplaced{Pod: pod.Name, Refusal: *class.Blocked})
+			}
+		}
+		if class.Blocked != nil || len(pods) == 0 {
 			continue
 		}
 		key := p.shapeKey(&sh, class, offerAt, nodeAt)
@@ -65,25 +63,6 @@ func (p *Problem) ShapeOf(class int) *Shape {
 	return nil
 }
 
-// take records the quotas that a pod of a shape uses. It returns false if an amount is negative.
-func (p *Problem) take(sh *Shape, amounts []planner.Amount) bool {
-	for _, x := range amounts {
-		if x.Count < 0 {
-			return false
-		}
-		if x.Count == 0 || x.Quota < 0 || x.Quota >= len(p.quotaAt) {
-			continue
-		}
-		q := p.quotaAt[x.Quota]
-		if i := slices.IndexFunc(sh.quotas, func(y planner.Amount) bool { return y.Quota == q }); i >= 0 {
-			sh.quotas[i].Count = amount.Saturating(sh.quotas[i].Count, x.Count)
-			continue
-		}
-		sh.quotas = append(sh.quotas, planner.Amount{Quota: q, Count: x.Count})
-	}
-	return true
-}
-
 // shares returns, by class, its relation to the rules that keep pods apart on machines, and counts these rules. A rule does not bind a class that only
 // prefers it.
 func (p *Problem) shares(s planner.Snapshot) [][]share {
@@ -100,24 +79,16 @@ func (p *Problem) shares(s planner.Snapshot) [][]share {
 			continue
 		}
 		for _, c := range rule.Classes {
-			if c >= 0 && c < len(out) && !slices.ContainsFunc(s.Classes[c].Preferences, func(w planner.Preference) bool { return w.Rule == r }) {
+			if !slices.ContainsFunc(s.Classes[c].Preferences, func(w planner.Preference) bool { return w.Rule == r }) {
 				of(c).asks = true
 			}
 		}
 		for _, c := range rule.Counted {
-			if c >= 0 && c < len(out) {
-				of(c).counted = true
-			}
+			of(c).counted = true
 		}
 		p.aparts++
 	}
 	return out
-}
-
-func (p *Problem) refuse(pods []podRef, why planner.Refusal) {
-	for _, pod := range pods {
-		p.Refused = append(p.Refused, planner.Unplaced{Pod: pod.Name, Refusal: why})
-	}
 }
 
 // CountPods returns the number of pods of a snapshot.
@@ -176,7 +147,7 @@ func (p *Problem) shapeKey(sh *Shape, class planner.Class, offerAt, nodeAt []int
 	mark := func(count int, indices, at []int, of func(int) *Capacity) {
 		set := make([]byte, (count+7)/8)
 		for _, i := range indices {
-			if i >= 0 && i < len(at) && at[i] >= 0 && of(at[i]).Alone(sh, 1) > 0 {
+			if at[i] >= 0 && of(at[i]).Alone(sh, 1) > 0 {
 				set[at[i]/8] |= 1 << (at[i] % 8)
 			}
 		}
