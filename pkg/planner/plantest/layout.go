@@ -177,7 +177,7 @@ func Launched(s *planner.Snapshot, offering int) consolidate.Machine {
 func Run(s *planner.Snapshot, node int, pod consolidate.Running) {
 	c := &s.Classes[pod.Class]
 	c.Pods = slices.DeleteFunc(slices.Clone(c.Pods), func(name string) bool { return name == pod.Name })
-	occupy(s, node, pod, 1)
+	occupy(s, node, pod)
 	keepApart(s, node, pod.Class)
 }
 
@@ -197,20 +197,17 @@ func keepApart(s *planner.Snapshot, node, class int) {
 	}
 }
 
-// End removes a running pod from a node. A node that rules had closed to other pods stays closed.
-func End(s *planner.Snapshot, node int, pod consolidate.Running) { occupy(s, node, pod, -1) }
-
-func occupy(s *planner.Snapshot, node int, pod consolidate.Running, times int64) {
+func occupy(s *planner.Snapshot, node int, pod consolidate.Running) {
 	c, n := s.Classes[pod.Class], &s.Nodes[node]
-	n.Free.MilliCPU -= times * c.Requests.MilliCPU
-	n.Free.MemoryBytes -= times * c.Requests.MemoryBytes
-	n.Free.EphemeralBytes -= times * c.Requests.EphemeralBytes
-	n.Free.Pods -= times * c.Requests.Pods
-	n.Free.Replicas -= times * c.Requests.Replicas
+	n.Free.MilliCPU -= c.Requests.MilliCPU
+	n.Free.MemoryBytes -= c.Requests.MemoryBytes
+	n.Free.EphemeralBytes -= c.Requests.EphemeralBytes
+	n.Free.Pods -= c.Requests.Pods
+	n.Free.Replicas -= c.Requests.Replicas
 	if pod.GPU >= 0 {
 		n.GPUs = slices.Clone(n.GPUs)
-		n.GPUs[pod.GPU].Replicas -= times * c.Requests.Replicas
-		n.GPUs[pod.GPU].MemoryBytes -= times * c.GPUMemoryBytes
+		n.GPUs[pod.GPU].Replicas -= c.Requests.Replicas
+		n.GPUs[pod.GPU].MemoryBytes -= c.GPUMemoryBytes
 	}
 	n.Quotas = slices.Clone(n.Quotas)
 	for _, q := range c.Quotas {
@@ -219,7 +216,7 @@ func occupy(s *planner.Snapshot, node int, pod consolidate.Running, times int64)
 			n.Quotas = slices.Insert(n.Quotas, i, planner.Amount{Quota: q.Quota, Count: s.Quotas[q.Quota].Each})
 		}
 		if n.Quotas[i].Count != planner.Unlimited {
-			n.Quotas[i].Count -= times * q.Count
+			n.Quotas[i].Count -= q.Count
 		}
 	}
 }

@@ -26,20 +26,21 @@ type RuleLimits struct {
 
 // RuledSnapshots generates small valid snapshots with rules. Machines are in three zones, some of which have none.
 func RuledSnapshots(limits RuleLimits) *rapid.Generator[planner.Snapshot] {
-	if limits.Kinds == nil {
-		limits.Kinds = []planner.RuleKind{planner.Spread, planner.Together, planner.Apart}
-	}
-	if limits.Topologies == nil {
-		limits.Topologies = []int{planner.PerNode, 0}
-	}
 	return rapid.Custom(func(t *rapid.T) planner.Snapshot {
 		s := Snapshots(limits.Limits).Draw(t, "plain")
-		n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(t, name) }
+		n := numbers(t)
 		s.Topologies = []planner.Topology{{Key: "topology.kubernetes.io/zone", Domains: []string{"zone-a", "zone-b", "zone-c"}}}
 		locate(t, &s)
 		s.Rules = nil
 		for range n("rules", min(1, limits.Rules), limits.Rules) {
-			s.Rules = append(s.Rules, drawRule(t, s, limits))
+			r := drawRule(n, s, limits)
+			if r.Kind == planner.Spread && r.Topology != planner.PerNode && n("eligible", 0, 3) == 0 {
+				r.Eligible = slices.DeleteFunc([]int{0, 1, 2}, func(int) bool { return n("not eligible", 0, 2) == 0 })
+				if len(r.Eligible) == 0 {
+					r.Eligible = nil
+				}
+			}
+			s.Rules = append(s.Rules, r)
 		}
 		for c := range s.Classes {
 			if limits.Priorities {
@@ -75,7 +76,7 @@ func locate(t *rapid.T, s *planner.Snapshot) {
 
 // drawPool draws the fields of a pool other than its limits.
 func drawPool(t *rapid.T, s planner.Snapshot, limits RuleLimits, p *planner.Pool) {
-	n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(t, name) }
+	n := numbers(t)
 	if limits.Weights {
 		p.Weight = int32(n("weight", 0, 2))
 	}
@@ -88,47 +89,43 @@ func drawPool(t *rapid.T, s planner.Snapshot, limits RuleLimits, p *planner.Pool
 	}
 }
 
-func drawRule(t *rapid.T, s planner.Snapshot, limits RuleLimits) planner.Rule {
-	n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(t, name) }
-	r := planner.Rule{
-		Kind:     rapid.SampledFrom(limits.Kinds).Draw(t, "kind"),
-		Topology: rapid.SampledFrom(limits.Topologies).Draw(t, "topology"),
+// drawRule draws a rule about most classes. n draws a number of a range.
+func drawRule(n func(name string, low, high int) int, s planner.Snapshot, limits RuleLimits) planner.Rule {
+	if limits.Kinds == nil {
+		limits.Kinds = []planner.RuleKind{planner.Spread, planner.Together, planner.Apart}
 	}
+	if limits.Topologies == nil {
+		limits.Topologies = []int{planner.PerNode, 0}
+	}
+	r := planner.Rule{Kind: limits.Kinds[n("kind", 0, len(limits.Kinds)-1)], Topology: limits.Topologies[n("topology", 0, len(limits.Topologies)-1)]}
 	r.Name = fmt.Sprintf("%s %d", r.Kind, r.Topology)
 	for c := range s.Classes {
 		part := n("part", 0, 5)
-		if limits.Mutual && part < 2 {
+		if limits.Mutual && part%4 == 0 {
 			continue
 		}
-		switch part {
-		case 0:
+		if part < 4 {
 			r.Classes = append(r.Classes, c)
-		case 1:
-			r.Counted = append(r.Counted, c)
-		case 2, 3, 4:
-			r.Classes, r.Counted = append(r.Classes, c), append(r.Counted, c)
 		}
+		if part > 0 && part < 5 {
+			r.Counted = append(r.Counted, c)
+		}
+	}
+	if r.Kind == planner.Apart {
+		return r
 	}
 	places := len(s.Nodes)
 	if r.Topology != planner.PerNode {
 		places = len(s.Topologies[0].Domains)
 	}
-	if r.Kind != planner.Apart {
-		for range places {
-			r.Present = append(r.Present, int64(max(0, n("present", -4, 2))))
-		}
-		r.Elsewhere = int64(max(0, n("elsewhere", -6, 1)))
+	for range places {
+		r.Present = append(r.Present, int64(max(0, n("present", -4, 2))))
 	}
+	r.Elsewhere = int64(max(0, n("elsewhere", -6, 1)))
 	if r.Kind == planner.Spread {
 		r.MaxSkew = int64(n("maxSkew", 1, 2))
 		if r.Topology != planner.PerNode {
-			r.MinDomains = int64(max(0, n("minDomains", -6, 4)))
-			if n("eligible", 0, 3) == 0 {
-				r.Eligible = slices.DeleteFunc([]int{0, 1, 2}, func(int) bool { return n("not eligible", 0, 2) == 0 })
-				if len(r.Eligible) == 0 {
-					r.Eligible = nil
-				}
-			}
+			r.MinDomains = int64(max(0, n("minDomains", -6, 3)))
 		}
 	}
 	return r
@@ -151,50 +148,6 @@ func drawPreference(t *rapid.T, s planner.Snapshot) planner.Preference {
 		}
 	}
 	return w
-}
-
-// RuledNonsense generates snapshots that need not be valid, with rules that need not be valid either.
-func RuledNonsense() *rapid.Generator[planner.Snapshot] {
-	amount := rapid.OneOf(rapid.Int64Range(-1, 4), rapid.Int64(), rapid.Just(planner.Unlimited))
-	index := rapid.IntRange(-2, 4)
-	list := rapid.SliceOfN(index, 0, 4)
-	return rapid.Custom(func(t *rapid.T) planner.Snapshot {
-		s := Nonsense().Draw(t, "plain")
-		for range rapid.IntRange(0, 2).Draw(t, "topologies") {
-			s.Topologies = append(s.Topologies, planner.Topology{Domains: rapid.SliceOfN(rapid.SampledFrom([]string{"", "a", "b"}), 0, 3).Draw(t, "domains")})
-		}
-		for i := range s.Offerings {
-			s.Offerings[i].Domains = list.Draw(t, "located")
-		}
-		for i := range s.Nodes {
-			s.Nodes[i].Domains = list.Draw(t, "located")
-		}
-		for range rapid.IntRange(0, 3).Draw(t, "rules") {
-			s.Rules = append(s.Rules, planner.Rule{
-				Kind:     rapid.SampledFrom([]planner.RuleKind{"", planner.Spread, planner.Together, planner.Apart}).Draw(t, "kind"),
-				Topology: index.Draw(t, "topology"), Classes: list.Draw(t, "classes"), Counted: list.Draw(t, "counted"),
-				Present: rapid.SliceOfN(amount, 0, 4).Draw(t, "present"), Elsewhere: amount.Draw(t, "elsewhere"),
-				MaxSkew: amount.Draw(t, "maxSkew"), MinDomains: amount.Draw(t, "minDomains"), Eligible: list.Draw(t, "eligible"),
-			})
-		}
-		for c := range s.Classes {
-			s.Classes[c].Priority = int32(rapid.IntRange(-1, 1).Draw(t, "priority"))
-			for range rapid.IntRange(0, 2).Draw(t, "preferences") {
-				s.Classes[c].Preferences = append(s.Classes[c].Preferences, planner.Preference{
-					Rule: index.Draw(t, "preferred"), Offerings: list.Draw(t, "grants"), Nodes: list.Draw(t, "grants"),
-				})
-			}
-		}
-		for p := range s.Pools {
-			s.Pools[p].Weight = rapid.Int32().Draw(t, "weight")
-			if rapid.Bool().Draw(t, "minValues") {
-				s.Pools[p].MinValues = []planner.MinValues{{
-					Key: "k", Min: rapid.IntRange(-1, 3).Draw(t, "min"), Values: rapid.SliceOfN(rapid.SampledFrom([]string{"", "a", "b"}), 0, 5).Draw(t, "values"),
-				}}
-			}
-		}
-		return s
-	})
 }
 
 // TightRules returns a valid snapshot in which rules, limits and rooms are close to each other, so that most decisions matter: a number of pods in up to
@@ -235,40 +188,7 @@ func TightRules(r *rand.Rand, pods int) planner.Snapshot {
 		s.Classes = append(s.Classes, c)
 	}
 	for range n(1, 3) {
-		s.Rules = append(s.Rules, tightRule(n, s))
+		s.Rules = append(s.Rules, drawRule(func(_ string, low, high int) int { return n(low, high) }, s, RuleLimits{}))
 	}
 	return s
-}
-
-// tightRule returns a rule about most classes. n draws a number of a range.
-func tightRule(n func(low, high int) int, s planner.Snapshot) planner.Rule {
-	rule := planner.Rule{Kind: []planner.RuleKind{planner.Spread, planner.Together, planner.Apart}[n(0, 2)], Topology: n(0, 1) - 1}
-	rule.Name = fmt.Sprintf("%s %d", rule.Kind, rule.Topology)
-	for c := range s.Classes {
-		part := n(0, 5)
-		if part < 4 {
-			rule.Classes = append(rule.Classes, c)
-		}
-		if part > 0 && part < 5 {
-			rule.Counted = append(rule.Counted, c)
-		}
-	}
-	if rule.Kind == planner.Apart {
-		return rule
-	}
-	places := len(s.Nodes)
-	if rule.Topology != planner.PerNode {
-		places = len(s.Topologies[0].Domains)
-	}
-	for range places {
-		rule.Present = append(rule.Present, int64(max(0, n(-4, 2))))
-	}
-	rule.Elsewhere = int64(max(0, n(-6, 1)))
-	if rule.Kind == planner.Spread {
-		rule.MaxSkew = int64(n(1, 2))
-		if rule.Topology != planner.PerNode {
-			rule.MinDomains = int64(max(0, n(-6, 3)))
-		}
-	}
-	return rule
 }

@@ -256,10 +256,7 @@ func TestInvalidValueSetsAsideOnlyItsClasses(t *testing.T) {
 
 func TestContainReturnsValidPlanForInvalidSnapshots(t *testing.T) {
 	properties.Check(func(t *rapid.T) {
-		s := plantest.Nonsense().Draw(t, "snapshot")
-		if len(s.Pools) == 0 {
-			s.Pools = []planner.Pool{plantest.Pool("p")}
-		}
+		s := spoiled.Draw(t, "snapshot")
 		kept, plan, _, err := solve.Contain(s, nil, solve.Plan, never, nil)
 		if err != nil {
 			t.Skip(err) // The error concerns all pods.

@@ -19,6 +19,7 @@ var (
 	anything   = plantest.Snapshots(plantest.Limits{Pods: 14, Classes: 6, Nodes: 3})
 	tiny       = plantest.Snapshots(plantest.Limits{Pods: 6, Classes: 4, Nodes: 2})
 	unhindered = plantest.Snapshots(plantest.Limits{Pods: 24, Classes: 6, Nodes: 3, Free: true})
+	spoiled    = plantest.Spoiled(plantest.Grouped(anyRules))
 	oneClass   = plantest.Snapshots(plantest.Limits{Pods: 6, Classes: 1, Nodes: 2, Free: true})
 )
 
@@ -30,10 +31,15 @@ func everyRule(t *rapid.T) {
 	}
 }
 
-// neverPanics checks that arbitrary values yield a plan that names each pod once.
+// neverPanics checks that snapshots that need not be valid yield a plan that names each pod once.
 func neverPanics(t *rapid.T) {
-	s := plantest.Nonsense().Draw(t, "snapshot")
+	s := spoiled.Draw(t, "snapshot")
 	p := solve.Plan(s)
+	for _, x := range p.Unplaced {
+		if x.Reason == "" && x.Message != "" {
+			t.Fatalf("pod %s has no reason", x.Pod)
+		}
+	}
 	namesEachPodOnce(t, s, p)
 }
 

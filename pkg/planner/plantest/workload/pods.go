@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"math"
 	"math/rand"
-	"slices"
 
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/plantest"
 )
 
 // Pods are Count identical pods.
@@ -41,12 +41,7 @@ func Mixed(seed int64, m Mix, types []Type) []Pods {
 	cpu := []int64{250, 500, 1000, 1500, 2000, 3000, 4000, 6000, 8000}
 	mibPerCPU := []int64{1024, 2048, 3072, 4096, 6144, 8192}
 	gpuMiB := []int64{1024, 2048, 3072, 4096, 5120, 6144, 8192, 10240, 12288, 15000}
-	var models []string
-	for _, t := range types {
-		models = append(models, t.GPU)
-	}
-	slices.Sort(models)
-	models = slices.Compact(models)
+	models := modelsOf(types)
 	weights, sum := make([]float64, m.Shapes), 0.0
 	for i := range weights {
 		weights[i] = 1 / math.Pow(float64(i+1), 0.8)
@@ -96,11 +91,7 @@ func (p *Pods) pin(r *rand.Rand, models []string, types []Type) {
 
 // Snapshot returns a snapshot with the pods pending and one pool that offers the types.
 func Snapshot(pods []Pods, types []Type) planner.Snapshot {
-	none := planner.Unlimited
-	s := planner.Snapshot{Pools: []planner.Pool{{
-		Name:      "gpu-shared",
-		Remaining: planner.Physical{MilliCPU: none, MemoryBytes: none, GPUs: none, Replicas: none, Nodes: none},
-	}}}
+	s := planner.Snapshot{Pools: []planner.Pool{plantest.Pool("gpu-shared")}}
 	for _, t := range types {
 		s.Offerings = append(s.Offerings, t.offering())
 	}
