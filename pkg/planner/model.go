@@ -42,8 +42,24 @@ type Resources struct {
 }
 
 // negative reports whether any amount is below zero.
-func (r Resources) negative() bool {
-	return min(r.MilliCPU, r.MemoryBytes, r.EphemeralBytes, r.Pods, r.Replicas) < 0
+func (r Resources) negative() bool { return !r.Covers(Resources{}) }
+
+// Covers reports whether no amount is below that of x.
+func (r Resources) Covers(x Resources) bool {
+	return r.MilliCPU >= x.MilliCPU && r.MemoryBytes >= x.MemoryBytes && r.EphemeralBytes >= x.EphemeralBytes && r.Pods >= x.Pods && r.Replicas >= x.Replicas
+}
+
+// Minus returns the difference of each amount.
+func (r Resources) Minus(x Resources) Resources {
+	return r.Each(x, func(a, b int64) int64 { return a - b })
+}
+
+// Each returns what a function makes of the two amounts of each resource.
+func (r Resources) Each(x Resources, of func(a, b int64) int64) Resources {
+	return Resources{
+		MilliCPU: of(r.MilliCPU, x.MilliCPU), MemoryBytes: of(r.MemoryBytes, x.MemoryBytes), EphemeralBytes: of(r.EphemeralBytes, x.EphemeralBytes),
+		Pods: of(r.Pods, x.Pods), Replicas: of(r.Replicas, x.Replicas),
+	}
 }
 
 // GPU is what one GPU of a machine has left for pods. Every field is ≥ 0.

@@ -82,7 +82,7 @@ func (v *View) cheapestUseful(pool int, classes []planner.Class) int {
 
 // holds reports whether an empty machine of the offering has what one pod of the class requests.
 func (v *View) holds(o *planner.Offering, c *planner.Class) bool {
-	if facts.Minus(o.Free, c.Requests) != facts.AtLeastZero(facts.Minus(o.Free, c.Requests)) {
+	if !o.Free.Covers(c.Requests) {
 		return false
 	}
 	if c.GPUMemoryBytes > 0 && !slices.ContainsFunc(o.GPUs, func(g planner.GPU) bool {
@@ -90,16 +90,5 @@ func (v *View) holds(o *planner.Offering, c *planner.Class) bool {
 	}) {
 		return false
 	}
-	for _, taken := range c.Quotas {
-		has := v.Quotas[taken.Quota].Each
-		for _, amount := range o.Quotas {
-			if amount.Quota == taken.Quota {
-				has = amount.Count
-			}
-		}
-		if has < taken.Count {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(c.Quotas, func(q planner.Amount) bool { return v.QuotaOf(o.Quotas, q.Quota) < q.Count })
 }

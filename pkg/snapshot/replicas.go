@@ -139,8 +139,8 @@ func (p *Pool) takes(s *shape) bool {
 	asks := facts.ResourcesOf(s.demand.Requests, s.gpu)
 	return slices.ContainsFunc(p.Offerings, func(o Offering) bool {
 		has := o.Free()
-		return asks.MilliCPU <= has.MilliCPU && asks.MemoryBytes <= has.MemoryBytes && asks.EphemeralBytes <= has.EphemeralBytes &&
-			asks.Replicas <= o.Share.Most*o.Type.GPU.Count
+		has.Replicas = o.Share.Most * o.Type.GPU.Count
+		return has.Covers(asks)
 	})
 }
 

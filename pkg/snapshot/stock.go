@@ -148,7 +148,7 @@ func (p *stockPool) serves(pod *corev1.Pod, gpu corev1.ResourceName, need planne
 func (m *stockMachine) holds(gpu corev1.ResourceName, need planner.Resources) bool {
 	free := m.allocatable
 	free.Replicas = m.gpus[gpu]
-	return facts.Minus(free, need) == facts.AtLeastZero(facts.Minus(free, need))
+	return free.Covers(need)
 }
 
 // meets reports whether the labels of the machine meet one of the alternatives.

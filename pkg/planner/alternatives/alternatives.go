@@ -126,16 +126,12 @@ func (f *finder) needs(l planner.Launch) needs {
 		}
 		class := s.Classes[c]
 		n.classes = append(n.classes, c)
-		r := class.Requests
-		n.sum = planner.Resources{
-			MilliCPU: n.sum.MilliCPU + r.MilliCPU, MemoryBytes: n.sum.MemoryBytes + r.MemoryBytes, EphemeralBytes: n.sum.EphemeralBytes + r.EphemeralBytes,
-			Pods: n.sum.Pods + r.Pods, Replicas: n.sum.Replicas + r.Replicas,
-		}
+		n.sum = n.sum.Each(class.Requests, amount.Saturating)
 		for _, q := range class.Quotas {
 			n.quotas[q.Quota] += q.Count
 		}
 		if i < len(l.GPUs) && l.GPUs[i] >= 0 && l.GPUs[i] < len(n.gpus) {
-			n.gpus[l.GPUs[i]].Replicas += r.Replicas
+			n.gpus[l.GPUs[i]].Replicas += class.Requests.Replicas
 			n.gpus[l.GPUs[i]].MemoryBytes += class.GPUMemoryBytes
 		}
 	}
@@ -163,14 +159,11 @@ func affordable(p planner.Pool, o, x planner.Offering) bool {
 // holds reports whether a machine has what the pods need if each of its GPUs has as many replicas as those of the chosen offering. The NodeClaim states
 // that number before the launched machine is known.
 func (f *finder) holds(n needs, o, x planner.Offering) bool {
-	free, sum := amount.VectorOf(x.Free), amount.VectorOf(n.sum)
-	for d := range sum {
-		if sum[d] > free[d] {
-			return false
-		}
+	if !x.Free.Covers(n.sum) {
+		return false
 	}
 	for q, taken := range n.quotas {
-		if has := QuotaOf(f.snapshot, x.Quotas, q); taken > has && has != planner.Unlimited {
+		if has := f.snapshot.QuotaOf(x.Quotas, q); taken > has && has != planner.Unlimited {
 			return false
 		}
 	}

@@ -33,16 +33,13 @@ func Least(s planner.Snapshot, offering int, alternatives []int) (planner.Node, 
 	mixed := false
 	for _, i := range alternatives {
 		x := s.Offerings[i]
-		n.Free = planner.Resources{
-			MilliCPU: min(n.Free.MilliCPU, x.Free.MilliCPU), MemoryBytes: min(n.Free.MemoryBytes, x.Free.MemoryBytes),
-			EphemeralBytes: min(n.Free.EphemeralBytes, x.Free.EphemeralBytes), Pods: min(n.Free.Pods, x.Free.Pods), Replicas: min(n.Free.Replicas, x.Free.Replicas),
-		}
+		n.Free = n.Free.Each(x.Free, func(a, b int64) int64 { return min(a, b) })
 		n.GPUs = n.GPUs[:min(len(n.GPUs), len(x.GPUs))]
 		for g := range n.GPUs {
 			n.GPUs[g] = planner.GPU{Replicas: min(n.GPUs[g].Replicas, x.GPUs[g].Replicas), MemoryBytes: min(n.GPUs[g].MemoryBytes, x.GPUs[g].MemoryBytes)}
 		}
 		for q := range s.Quotas {
-			if least := min(QuotaOf(s, n.Quotas, q), QuotaOf(s, x.Quotas, q)); least != QuotaOf(s, n.Quotas, q) {
+			if least := s.QuotaOf(x.Quotas, q); least < s.QuotaOf(n.Quotas, q) {
 				n.Quotas = slices.DeleteFunc(n.Quotas, func(a planner.Amount) bool { return a.Quota == q })
 				n.Quotas = append(n.Quotas, planner.Amount{Quota: q, Count: least})
 			}
@@ -55,12 +52,4 @@ func Least(s planner.Snapshot, offering int, alternatives []int) (planner.Node, 
 		}
 	}
 	return n, mixed
-}
-
-// QuotaOf returns what a machine with the given amounts has of a quota.
-func QuotaOf(s planner.Snapshot, amounts []planner.Amount, quota int) int64 {
-	if i := slices.IndexFunc(amounts, func(a planner.Amount) bool { return a.Quota == quota }); i >= 0 {
-		return amounts[i].Count
-	}
-	return s.Quotas[quota].Each
 }

@@ -238,11 +238,7 @@ func (c *checker) held(l planner.Launch, o planner.Offering) bool {
 			continue
 		}
 		class := c.snapshot.Classes[at]
-		free.MilliCPU -= class.Requests.MilliCPU
-		free.MemoryBytes -= class.Requests.MemoryBytes
-		free.EphemeralBytes -= class.Requests.EphemeralBytes
-		free.Pods -= class.Requests.Pods
-		free.Replicas -= class.Requests.Replicas
+		free = free.Minus(class.Requests)
 		for _, a := range class.Quotas {
 			if quotas[a.Quota] != planner.Unlimited {
 				quotas[a.Quota] -= a.Count
@@ -263,5 +259,5 @@ func (c *checker) held(l planner.Launch, o planner.Offering) bool {
 		}
 	}
 	return !slices.ContainsFunc(gpus, func(g planner.GPU) bool { return g.Replicas < 0 || g.MemoryBytes < 0 }) &&
-		min(free.MilliCPU, free.MemoryBytes, free.EphemeralBytes, free.Pods, free.Replicas) >= 0
+		free.Covers(planner.Resources{})
 }

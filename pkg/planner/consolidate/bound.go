@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"karve.sh/karve/pkg/planner"
-	"karve.sh/karve/pkg/planner/alternatives"
 	"karve.sh/karve/pkg/planner/internal/amount"
 	"karve.sh/karve/pkg/planner/internal/effort"
 	"karve.sh/karve/pkg/planner/internal/pack"
@@ -65,11 +64,7 @@ func (f *fleet) whole(h *host) planner.Offering {
 	o := planner.Offering{Price: h.price, Free: n.Free, GPUs: slices.Clone(n.GPUs), Quotas: slices.Clone(n.Quotas), Physical: planner.Physical{Nodes: 1}}
 	for _, pod := range h.pods {
 		c := f.now.Classes[pod.Class]
-		o.Free.MilliCPU = amount.Saturating(o.Free.MilliCPU, c.Requests.MilliCPU)
-		o.Free.MemoryBytes = amount.Saturating(o.Free.MemoryBytes, c.Requests.MemoryBytes)
-		o.Free.EphemeralBytes = amount.Saturating(o.Free.EphemeralBytes, c.Requests.EphemeralBytes)
-		o.Free.Pods = amount.Saturating(o.Free.Pods, c.Requests.Pods)
-		o.Free.Replicas = amount.Saturating(o.Free.Replicas, c.Requests.Replicas)
+		o.Free = o.Free.Each(c.Requests, amount.Saturating)
 		if c.GPUMemoryBytes > 0 && len(o.GPUs) == 0 {
 			o.GPUs = []planner.GPU{{Replicas: max(0, o.Free.Replicas-c.Requests.Replicas)}}
 		}
@@ -81,7 +76,7 @@ func (f *fleet) whole(h *host) planner.Offering {
 			}
 		}
 		for _, q := range c.Quotas {
-			has := alternatives.QuotaOf(f.now, o.Quotas, q.Quota)
+			has := f.now.QuotaOf(o.Quotas, q.Quota)
 			o.Quotas = slices.DeleteFunc(o.Quotas, func(a planner.Amount) bool { return a.Quota == q.Quota })
 			o.Quotas = append(o.Quotas, planner.Amount{Quota: q.Quota, Count: amount.Saturating(has, q.Count)})
 		}

@@ -1,7 +1,6 @@
 package consolidate
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 
@@ -169,15 +168,11 @@ func (f *fleet) occupy(plan planner.Plan, class map[string]int) {
 		n := &f.now.Nodes[p.Node]
 		n.GPUs, n.Quotas = slices.Clone(n.GPUs), slices.Clone(n.Quotas)
 		for i, pod := range p.Pods {
-			c := f.now.Classes[class[pod]]
-			takeResources(&n.Free, c.Requests)
-			if p.GPUs != nil && p.GPUs[i] >= 0 {
-				n.GPUs[p.GPUs[i]].Replicas -= c.Requests.Replicas
-				n.GPUs[p.GPUs[i]].MemoryBytes -= c.GPUMemoryBytes
+			gpu := -1
+			if p.GPUs != nil {
+				gpu = p.GPUs[i]
 			}
-			for _, q := range c.Quotas {
-				takeQuota(n, f.now, q)
-			}
+			f.now.Occupy(n, class[pod], gpu)
 			f.keepApart(p.Node, class[pod])
 		}
 	}
@@ -186,28 +181,6 @@ func (f *fleet) occupy(plan planner.Plan, class map[string]int) {
 		f.now.Pools[o.Pool].Remaining.Take(alternatives.Greatest(f.now, alternatives.Variant{Offering: x.Offering, Alternatives: x.Alternatives}))
 		planner.Take(f.now.Stocks, o.Draws)
 	}
-}
-
-// takeResources subtracts the requests of a pod.
-func takeResources(r *planner.Resources, asks planner.Resources) {
-	r.MilliCPU -= asks.MilliCPU
-	r.MemoryBytes -= asks.MemoryBytes
-	r.EphemeralBytes -= asks.EphemeralBytes
-	r.Pods -= asks.Pods
-	r.Replicas -= asks.Replicas
-}
-
-// takeQuota subtracts an amount from a node's remaining quota.
-func takeQuota(n *planner.Node, s planner.Snapshot, q planner.Amount) {
-	has := alternatives.QuotaOf(s, n.Quotas, q.Quota)
-	if has == planner.Unlimited {
-		return
-	}
-	i, found := slices.BinarySearchFunc(n.Quotas, q.Quota, func(a planner.Amount, quota int) int { return cmp.Compare(a.Quota, quota) })
-	if !found {
-		n.Quotas = slices.Insert(n.Quotas, i, planner.Amount{Quota: q.Quota})
-	}
-	n.Quotas[i].Count = has - q.Count
 }
 
 // keepApart closes a node to the classes that may not share it with a pod of the given class, which is placed there.

@@ -211,7 +211,7 @@ func (p *placing) fit(x *filling, o int32, most int32) int32 {
 		if n == 0 || a.Count == 0 {
 			continue
 		}
-		if has := can.quota(p.firstFit.snapshot.Quotas, a.Quota); has != planner.Unlimited {
+		if has := p.firstFit.snapshot.QuotaOf(can.quotas, a.Quota); has != planner.Unlimited {
 			n = int32(min(int64(n), max(0, has-x.quotas[a.Quota])/a.Count))
 		}
 	}
@@ -223,16 +223,6 @@ func (p *placing) fit(x *filling, o int32, most int32) int32 {
 		onGPUs += min(int64(n), fitsOn(g, p.class))
 	}
 	return int32(min(int64(n), onGPUs))
-}
-
-// quota returns what the option has of a quota.
-func (o *option) quota(quotas []planner.Quota, quota int) int64 {
-	for _, a := range o.quotas {
-		if a.Quota == quota {
-			return a.Count
-		}
-	}
-	return quotas[quota].Each
 }
 
 // gpusOf returns what a filling leaves of each GPU of a layout.

@@ -1,7 +1,6 @@
 package plantest
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 
@@ -177,7 +176,9 @@ func Launched(s *planner.Snapshot, offering int) consolidate.Machine {
 func Run(s *planner.Snapshot, node int, pod consolidate.Running) {
 	c := &s.Classes[pod.Class]
 	c.Pods = slices.DeleteFunc(slices.Clone(c.Pods), func(name string) bool { return name == pod.Name })
-	occupy(s, node, pod)
+	n := &s.Nodes[node]
+	n.GPUs, n.Quotas = slices.Clone(n.GPUs), slices.Clone(n.Quotas)
+	s.Occupy(n, pod.Class, pod.GPU)
 	keepApart(s, node, pod.Class)
 }
 
@@ -193,30 +194,6 @@ func keepApart(s *planner.Snapshot, node, class int) {
 				other := &s.Classes[i]
 				other.Nodes = slices.DeleteFunc(slices.Clone(other.Nodes), func(n int) bool { return n == node })
 			}
-		}
-	}
-}
-
-func occupy(s *planner.Snapshot, node int, pod consolidate.Running) {
-	c, n := s.Classes[pod.Class], &s.Nodes[node]
-	n.Free.MilliCPU -= c.Requests.MilliCPU
-	n.Free.MemoryBytes -= c.Requests.MemoryBytes
-	n.Free.EphemeralBytes -= c.Requests.EphemeralBytes
-	n.Free.Pods -= c.Requests.Pods
-	n.Free.Replicas -= c.Requests.Replicas
-	if pod.GPU >= 0 {
-		n.GPUs = slices.Clone(n.GPUs)
-		n.GPUs[pod.GPU].Replicas -= c.Requests.Replicas
-		n.GPUs[pod.GPU].MemoryBytes -= c.GPUMemoryBytes
-	}
-	n.Quotas = slices.Clone(n.Quotas)
-	for _, q := range c.Quotas {
-		i, found := slices.BinarySearchFunc(n.Quotas, q.Quota, func(a planner.Amount, quota int) int { return cmp.Compare(a.Quota, quota) })
-		if !found {
-			n.Quotas = slices.Insert(n.Quotas, i, planner.Amount{Quota: q.Quota, Count: s.Quotas[q.Quota].Each})
-		}
-		if n.Quotas[i].Count != planner.Unlimited {
-			n.Quotas[i].Count -= q.Count
 		}
 	}
 }

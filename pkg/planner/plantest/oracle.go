@@ -182,7 +182,7 @@ func (o *oracle) toNodes(k, from, placed int, price planner.MicroUSD) {
 func (o *oracle) toBought(k, from, placed int, price planner.MicroUSD) {
 	for l := range o.bought {
 		at := len(o.snapshot.Nodes) + l
-		if at >= from && admits(o.snapshot.Classes[o.class[k]], o.bought[l].offering) {
+		if at >= from && slices.Contains(o.snapshot.Classes[o.class[k]].Offerings, o.bought[l].offering) {
 			o.enter(&o.bought[l].spot, k, at, placed, price)
 		}
 	}

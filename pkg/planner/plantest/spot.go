@@ -35,9 +35,10 @@ func Empty(s planner.Snapshot, offering int) Spot {
 // whether the machine admits the class.
 func (p Spot) With(s planner.Snapshot, class int) []Spot {
 	c := s.Classes[class]
-	if !subtract(&p.free, c.Requests) || !p.welcomes(s, class) {
+	if !p.free.Covers(c.Requests) || !p.welcomes(s, class) {
 		return nil
 	}
+	p.free = p.free.Minus(c.Requests)
 	p.classes = append(slices.Clip(p.classes), class)
 	slices.Sort(p.classes)
 	p.quotas = slices.Clone(p.quotas)
@@ -94,7 +95,7 @@ func Room(s planner.Snapshot, p planner.Plan) (nodes, launches []Spot) {
 		spot.quotas = slices.Clone(spot.quotas)
 		for i, pod := range pods {
 			c := s.Classes[class[pod]]
-			subtract(&spot.free, c.Requests)
+			spot.free = spot.free.Minus(c.Requests)
 			spot.classes = append(spot.classes, class[pod])
 			for _, x := range c.Quotas {
 				spot.quotas[x.Quota] -= x.Count
@@ -117,24 +118,6 @@ func Room(s planner.Snapshot, p planner.Plan) (nodes, launches []Spot) {
 		launches = append(launches, after(newSpot(s, o.Free, o.GPUs, o.Quotas), l.Pods, l.GPUs))
 	}
 	return nodes, launches
-}
-
-func admits(c planner.Class, offering int) bool {
-	return slices.Contains(c.Offerings, offering)
-}
-
-// subtract subtracts the requests of a pod from the free resources, and reports whether it fits.
-func subtract(free *planner.Resources, r planner.Resources) bool {
-	if r.MilliCPU > free.MilliCPU || r.MemoryBytes > free.MemoryBytes || r.EphemeralBytes > free.EphemeralBytes ||
-		r.Pods > free.Pods || r.Replicas > free.Replicas {
-		return false
-	}
-	free.MilliCPU -= r.MilliCPU
-	free.MemoryBytes -= r.MemoryBytes
-	free.EphemeralBytes -= r.EphemeralBytes
-	free.Pods -= r.Pods
-	free.Replicas -= r.Replicas
-	return true
 }
 
 // count subtracts a machine from the remaining limits, and reports whether they allow it.

@@ -44,24 +44,17 @@ func AmountOf(list corev1.ResourceList, name corev1.ResourceName) int64 {
 	return ValueOf(list, name)
 }
 
-func Plus(a, b planner.Resources) planner.Resources { return each(a, b, amount.Add) }
+func Plus(a, b planner.Resources) planner.Resources { return a.Each(b, amount.Add) }
 
-func Minus(a, b planner.Resources) planner.Resources { return each(a, b, amount.Sub) }
-
-func each(a, b planner.Resources, of func(a, b int64) int64) planner.Resources {
-	return planner.Resources{
-		MilliCPU: of(a.MilliCPU, b.MilliCPU), MemoryBytes: of(a.MemoryBytes, b.MemoryBytes), EphemeralBytes: of(a.EphemeralBytes, b.EphemeralBytes),
-		Pods: of(a.Pods, b.Pods), Replicas: of(a.Replicas, b.Replicas),
-	}
-}
+func Minus(a, b planner.Resources) planner.Resources { return a.Each(b, amount.Sub) }
 
 // Within returns the smaller of the two amounts for each resource.
 func Within(a, most planner.Resources) planner.Resources {
-	return each(a, most, func(a, most int64) int64 { return min(a, most) })
+	return a.Each(most, func(a, most int64) int64 { return min(a, most) })
 }
 
 func AtLeastZero(a planner.Resources) planner.Resources {
-	return each(a, planner.Resources{}, func(a, zero int64) int64 { return max(a, zero) })
+	return a.Each(planner.Resources{}, func(a, zero int64) int64 { return max(a, zero) })
 }
 
 // OrElse returns a, with the amounts of b for resources that a lacks. Replicas are those of a.

@@ -1,9 +1,6 @@
 package constraints
 
-import (
-	"karve.sh/karve/pkg/planner"
-	"karve.sh/karve/pkg/planner/alternatives"
-)
+import "karve.sh/karve/pkg/planner"
 
 // maxCount limits the numbers of pods in a snapshot, so that no sum of them overflows.
 const maxCount = 1 << 40
@@ -38,7 +35,7 @@ func times(s planner.Snapshot, c planner.Class, free planner.Resources, gpus []p
 	fit(free.Replicas, r.Replicas)
 	for _, q := range c.Quotas {
 		if q.Count > 0 {
-			fit(max(0, alternatives.QuotaOf(s, quotas, q.Quota)), q.Count)
+			fit(max(0, s.QuotaOf(quotas, q.Quota)), q.Count)
 		}
 	}
 	if c.GPUMemoryBytes > 0 {

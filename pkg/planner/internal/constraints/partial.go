@@ -179,36 +179,15 @@ func (g *Partial) launched(l planner.Launch) int {
 func (g *Partial) occupy(v int, pods []string, gpus []int, class map[string]int) {
 	n := &g.Nodes[v]
 	n.GPUs, n.Quotas = slices.Clone(n.GPUs), slices.Clone(n.Quotas)
-	used := map[int]int64{}
 	counts := map[int]int64{}
 	for i, pod := range pods {
-		c := class[pod]
-		counts[c]++
-		r := g.Classes[c].Requests
-		n.Free.MilliCPU -= r.MilliCPU
-		n.Free.MemoryBytes -= r.MemoryBytes
-		n.Free.EphemeralBytes -= r.EphemeralBytes
-		n.Free.Pods -= r.Pods
-		n.Free.Replicas -= r.Replicas
-		if i < len(gpus) && gpus[i] >= 0 && gpus[i] < len(n.GPUs) {
-			n.GPUs[gpus[i]].Replicas -= r.Replicas
-			n.GPUs[gpus[i]].MemoryBytes -= g.Classes[c].GPUMemoryBytes
+		gpu := -1
+		if i < len(gpus) {
+			gpu = gpus[i]
 		}
-		for _, q := range g.Classes[c].Quotas {
-			used[q.Quota] += q.Count
-		}
+		counts[class[pod]]++
+		g.Occupy(n, class[pod], gpu)
 	}
-	for q := range g.Quotas {
-		if used[q] == 0 {
-			continue
-		}
-		if i := slices.IndexFunc(n.Quotas, func(x planner.Amount) bool { return x.Quota == q }); i >= 0 {
-			n.Quotas[i].Count -= used[q]
-		} else if each := g.Quotas[q].Each; each != planner.Unlimited {
-			n.Quotas = append(n.Quotas, planner.Amount{Quota: q, Count: each - used[q]})
-		}
-	}
-	slices.SortFunc(n.Quotas, func(a, b planner.Amount) int { return cmp.Compare(a.Quota, b.Quota) })
 	for i := range g.Rules {
 		g.count(&g.Rules[i], i, v, counts)
 	}

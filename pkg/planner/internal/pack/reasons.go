@@ -237,13 +237,7 @@ func (p *Problem) tooLargeForQuotas(class planner.Class, admitting []int) *plann
 		q := p.Snapshot.Quotas[x.Quota]
 		best, most := admitting[0], int64(-1)
 		for _, i := range admitting {
-			has := q.Each
-			for _, y := range p.Snapshot.Offerings[i].Quotas {
-				if y.Quota == x.Quota {
-					has = y.Count
-				}
-			}
-			if has > most {
+			if has := p.Snapshot.QuotaOf(p.Snapshot.Offerings[i].Quotas, x.Quota); has > most {
 				best, most = i, has
 			}
 		}
