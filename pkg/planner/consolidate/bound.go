@@ -34,12 +34,12 @@ func (f *fleet) bound(e *effort.Budget) planner.MicroUSD {
 		h := &f.hosts[i]
 		o := f.whole(h)
 		o.Pool = own
-		o.Draws = h.draws
+		o.Draws = h.Draws
 		admitted := make([]bool, len(s.Classes))
 		for c := range s.Classes {
-			_, admitted[c] = slices.BinarySearch(f.now.Classes[c].Nodes, h.node)
+			_, admitted[c] = slices.BinarySearch(f.now.Classes[c].Nodes, h.Node)
 		}
-		for _, pod := range h.pods {
+		for _, pod := range h.Pods {
 			admitted[pod.Class] = true
 		}
 		key := fmt.Sprint(o.Price, o.Free, o.GPUs, o.Quotas, o.Draws, admitted)
@@ -60,9 +60,9 @@ func (f *fleet) bound(e *effort.Budget) planner.MicroUSD {
 
 // whole returns an offering with at least the capacity of a host without its pods.
 func (f *fleet) whole(h *host) planner.Offering {
-	n := f.now.Nodes[h.node]
-	o := planner.Offering{Price: h.price, Free: n.Free, GPUs: slices.Clone(n.GPUs), Quotas: slices.Clone(n.Quotas), Physical: planner.Physical{Nodes: 1}}
-	for _, pod := range h.pods {
+	n := f.now.Nodes[h.Node]
+	o := planner.Offering{Price: h.Price, Free: n.Free, GPUs: slices.Clone(n.GPUs), Quotas: slices.Clone(n.Quotas), Physical: planner.Physical{Nodes: 1}}
+	for _, pod := range h.Pods {
 		c := f.now.Classes[pod.Class]
 		o.Free = o.Free.Each(c.Requests, amount.Saturating)
 		if c.GPUMemoryBytes > 0 && len(o.GPUs) == 0 {
@@ -94,8 +94,8 @@ func (f *fleet) whole(h *host) planner.Offering {
 
 // breaks reports whether the pods of a host violate a rule that keeps pods apart.
 func (h *host) breaks(r planner.Rule) bool {
-	for i, a := range h.pods {
-		for j, b := range h.pods {
+	for i, a := range h.Pods {
+		for j, b := range h.Pods {
 			if i != j && slices.Contains(r.Classes, a.Class) && slices.Contains(r.Counted, b.Class) {
 				return true
 			}

@@ -40,7 +40,7 @@ func Plan(solver solve.Solver, l Layout) Outlook {
 	}
 	for i, x := range existing {
 		if x.host >= 0 && !f.hosts[x.host].settled && (!v.best.stays[i] || expensive[i]) {
-			out.Surplus = append(out.Surplus, f.hosts[x.host].node)
+			out.Surplus = append(out.Surplus, f.hosts[x.host].Node)
 		}
 	}
 	slices.Sort(out.Surplus)
@@ -152,7 +152,7 @@ func (f *fleet) steps(parts []change) []Step {
 func (f *fleet) pieces(hosts []int) []Step {
 	slices.SortStableFunc(hosts, func(a, b int) int {
 		x, y := &f.hosts[a], &f.hosts[b]
-		return cmp.Or(amount.CompareProducts(int64(y.price-y.moves), int64(len(x.pods)+1), int64(x.price-x.moves), int64(len(y.pods)+1)), cmp.Compare(a, b))
+		return cmp.Or(amount.CompareProducts(int64(y.Price-y.moves), int64(len(x.Pods)+1), int64(x.Price-x.moves), int64(len(y.Pods)+1)), cmp.Compare(a, b))
 	})
 	var out []Step
 	try := func(leave []int) {
@@ -181,7 +181,7 @@ func (f *fleet) pieces(hosts []int) []Step {
 func (f *fleet) most(leave []int) bool {
 	n := make([]int, len(f.now.Pools))
 	for _, i := range leave {
-		pool := f.hosts[i].pool
+		pool := f.hosts[i].Pool
 		if n[pool]++; f.layout.Most != nil && (pool >= len(f.layout.Most) || n[pool] > f.layout.Most[pool]) {
 			return false
 		}

@@ -55,17 +55,17 @@ func (f *fleet) existing(p *pack.Problem) []existing {
 	var out []existing
 	for i := range f.hosts {
 		h := &f.hosts[i]
-		x := existing{host: i, node: -1, load: make(pack.Load, len(p.Shapes)), price: int64(h.price), moves: int64(h.moves), charge: h.charge(), fixed: h.settled}
-		for _, pod := range h.pods {
+		x := existing{host: i, node: -1, load: make(pack.Load, len(p.Shapes)), price: int64(h.Price), moves: int64(h.moves), charge: h.charge(), fixed: h.settled}
+		for _, pod := range h.Pods {
 			if k, ok := shape[pod.Name]; ok {
 				x.load[k]++
 			} else {
 				x.fixed = true
 			}
 		}
-		if at, ok := nodeAt[h.node]; ok {
+		if at, ok := nodeAt[h.Node]; ok {
 			x.node = at
-			delete(nodeAt, h.node)
+			delete(nodeAt, h.Node)
 		}
 		out = append(out, x)
 	}

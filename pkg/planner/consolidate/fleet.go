@@ -23,20 +23,13 @@ type fleet struct {
 	// hosts are the machines that may leave, ordered by name. hostAt maps nodes to them, and has -1 for nodes that are not among them.
 	hosts  []host
 	hostAt []int
-	// gone reports, by node, whether a step removed it.
-	gone []bool
 }
 
 // host is a machine that may leave.
 type host struct {
+	// Machine has the pending pods that are planned there too. Moving those costs nothing.
+	Machine
 	machine int // an index into Layout.Machines
-	node    int
-	pool    int
-	price   planner.MicroUSD
-	counts  planner.Physical
-	draws   []planner.Draw
-	// pods are the running pods and the pending pods that are planned there. Moving the pending pods costs nothing.
-	pods []Running
 	// moves is the cost of moving all pods.
 	moves planner.MicroUSD
 	// settled reports whether the host is decided. It stays because moving its pods costs too much, because some of them may not be moved, or because a
@@ -45,7 +38,7 @@ type host struct {
 }
 
 func newFleet(solver solve.Solver, l Layout) *fleet {
-	f := &fleet{solver: solver, layout: l, now: l.Snapshot, gone: make([]bool, len(l.Snapshot.Nodes))}
+	f := &fleet{solver: solver, layout: l, now: l.Snapshot}
 	f.solver.First = nil
 	f.now.Pools, f.now.Nodes, f.now.Stocks = slices.Clone(l.Snapshot.Pools), slices.Clone(l.Snapshot.Nodes), slices.Clone(l.Snapshot.Stocks)
 	f.now.Classes = slices.Clone(l.Snapshot.Classes)
@@ -66,23 +59,24 @@ func (f *fleet) addHosts() {
 		if !l.describes(m) || taken[m.Node] {
 			continue
 		}
-		h := host{machine: i, node: m.Node, pool: m.Pool, price: m.Price, counts: m.Physical, draws: m.Draws, pods: slices.Clone(m.Pods)}
+		h := host{Machine: m, machine: i}
+		h.Pods = slices.Clone(m.Pods)
 		sound := true
 		for _, pod := range m.Pods {
 			sound = sound && pod.Class >= 0 && pod.Class < len(l.Snapshot.Classes) && known[pod.Name] == 1 && pod.Move >= 0 && pod.Move < planner.MaxPrice
 			h.moves += min(max(pod.Move, 0), planner.MaxPrice)
 		}
 		if taken[m.Node] = true; sound {
-			h.settled = h.moves >= h.price || slices.ContainsFunc(h.pods, func(pod Running) bool { return l.Snapshot.Classes[pod.Class].Blocked != nil })
+			h.settled = h.moves >= h.Price || slices.ContainsFunc(h.Pods, func(pod Running) bool { return l.Snapshot.Classes[pod.Class].Blocked != nil })
 			f.hosts = append(f.hosts, h)
 		}
 	}
 	slices.SortStableFunc(f.hosts, func(a, b host) int {
-		return strings.Compare(l.Snapshot.Nodes[a.node].Name, l.Snapshot.Nodes[b.node].Name)
+		return strings.Compare(l.Snapshot.Nodes[a.Node].Name, l.Snapshot.Nodes[b.Node].Name)
 	})
 	f.hostAt = slices.Repeat([]int{-1}, len(l.Snapshot.Nodes))
 	for i := range f.hosts {
-		f.hostAt[f.hosts[i].node] = i
+		f.hostAt[f.hosts[i].Node] = i
 	}
 }
 
@@ -156,7 +150,7 @@ func (f *fleet) seatWaiting() {
 				if p.GPUs != nil {
 					gpu = p.GPUs[k]
 				}
-				f.hosts[i].pods = append(f.hosts[i].pods, Running{Name: pod, Class: class[pod], GPU: gpu})
+				f.hosts[i].Pods = append(f.hosts[i].Pods, Running{Name: pod, Class: class[pod], GPU: gpu})
 			}
 		}
 	}
@@ -210,27 +204,13 @@ func (f *fleet) close(node, class int) {
 	}
 }
 
-// without returns the snapshot to plan for if some hosts leave: their pods are pending, their nodes accept none, and the limits of their pools regain what
-// they count.
+// without returns the snapshot to plan for if some hosts leave, as [Layout.Freed].
 func (f *fleet) without(leave []int) planner.Snapshot {
-	s := f.now
-	s.Pools, s.Classes, s.Stocks = slices.Clone(s.Pools), slices.Clone(s.Classes), slices.Clone(s.Stocks)
-	leaves := slices.Clone(f.gone)
-	for _, i := range leave {
-		h := &f.hosts[i]
-		leaves[h.node] = true
-		giveBackPhysical(&s.Pools[h.pool].Remaining, h.counts)
-		planner.GiveBack(s.Stocks, h.draws)
-		for _, pod := range h.pods {
-			c := &s.Classes[pod.Class]
-			c.Pods = append(c.Pods, pod.Name)
-		}
+	machines := make([]*Machine, len(leave))
+	for i, h := range leave {
+		machines[i] = &f.hosts[h].Machine
 	}
-	for c := range s.Classes {
-		slices.Sort(s.Classes[c].Pods)
-		s.Classes[c].Nodes = slices.DeleteFunc(slices.Clone(s.Classes[c].Nodes), func(n int) bool { return leaves[n] })
-	}
-	return s
+	return freed(f.now, machines)
 }
 
 // giveBackPhysical undoes Take.
@@ -244,7 +224,7 @@ func (f *fleet) step(leave []int, plan planner.Plan) (Step, bool) {
 	s := Step{Launches: plan.Launches, Placements: plan.Placements, Saving: -plan.Price}
 	for _, i := range leave {
 		s.Leave = append(s.Leave, f.hosts[i].machine)
-		s.Saving += f.hosts[i].price
+		s.Saving += f.hosts[i].Price
 		s.Moves += f.hosts[i].moves
 	}
 	slices.Sort(s.Leave)
@@ -298,7 +278,7 @@ func (f *fleet) allows(leave []int, plan planner.Plan) bool {
 
 // charge returns what the machine counts against the limits of its pool and draws from stocks.
 func (h *host) charge() *pack.Charge {
-	return &pack.Charge{Pool: h.pool, Uses: amount.UsageOf(h.counts), Draws: h.draws}
+	return &pack.Charge{Pool: h.Pool, Uses: amount.UsageOf(h.Physical), Draws: h.Draws}
 }
 
 // take applies a step to the fleet: its nodes are gone, and its pods are on nodes that stay.
@@ -307,12 +287,14 @@ func (f *fleet) take(leave []int, plan planner.Plan) {
 	for _, i := range leave {
 		h := &f.hosts[i]
 		h.settled = true
-		giveBackPhysical(&f.now.Pools[h.pool].Remaining, h.counts)
-		planner.GiveBack(f.now.Stocks, h.draws)
-		for _, pod := range h.pods {
+		giveBackPhysical(&f.now.Pools[h.Pool].Remaining, h.Physical)
+		planner.GiveBack(f.now.Stocks, h.Draws)
+		for _, pod := range h.Pods {
 			class[pod.Name] = pod.Class
 		}
-		f.gone[h.node] = true
+		for c := range f.now.Classes {
+			f.close(h.Node, c)
+		}
 	}
 	f.occupy(plan, class)
 	for _, p := range plan.Placements {

@@ -20,12 +20,19 @@ type Layout struct {
 // Freed returns the snapshot to plan for if some machines (indices into Machines) leave: their pods are pending, their nodes accept none, and the
 // limits of their pools and the stocks regain what the machines count.
 func (l Layout) Freed(leave []int) planner.Snapshot {
-	s := l.Snapshot
+	machines := make([]*Machine, len(leave))
+	for i, m := range leave {
+		machines[i] = &l.Machines[m]
+	}
+	return freed(l.Snapshot, machines)
+}
+
+// freed is [Layout.Freed] for some machines of a snapshot.
+func freed(s planner.Snapshot, leave []*Machine) planner.Snapshot {
 	s.Pools, s.Classes, s.Stocks = slices.Clone(s.Pools), slices.Clone(s.Classes), slices.Clone(s.Stocks)
 	leaves := make([]bool, len(s.Nodes))
 	pending := make([][]string, len(s.Classes))
-	for _, i := range leave {
-		m := &l.Machines[i]
+	for _, m := range leave {
 		leaves[m.Node] = true
 		giveBackPhysical(&s.Pools[m.Pool].Remaining, m.Physical)
 		planner.GiveBack(s.Stocks, m.Draws)

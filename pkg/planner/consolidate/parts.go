@@ -45,7 +45,7 @@ func newSplitter(f *fleet, v *improver) *splitter {
 		t.rest = append(t.rest, slices.Clone(x.load))
 		names := make([][]string, len(v.ctx.Problem.Shapes))
 		if !t.s.stays[i] {
-			for _, pod := range f.hosts[x.host].pods {
+			for _, pod := range f.hosts[x.host].Pods {
 				names[shape[pod.Name]] = append(names[shape[pod.Name]], pod.Name)
 			}
 			for k := range names {
