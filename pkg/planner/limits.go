@@ -10,20 +10,12 @@ var NoLimits = Physical{MilliCPU: Unlimited, MemoryBytes: Unlimited, GPUs: Unlim
 
 // Take subtracts the usage of machines from what is left of their pool's limits. Amounts that are [Unlimited] stay unlimited.
 func (left *Physical) Take(counts Physical) {
-	for _, d := range []struct {
-		left *int64
-		uses int64
-	}{
-		{&left.MilliCPU, counts.MilliCPU},
-		{&left.MemoryBytes, counts.MemoryBytes},
-		{&left.GPUs, counts.GPUs},
-		{&left.Replicas, counts.Replicas},
-		{&left.Nodes, counts.Nodes},
-	} {
-		if *d.left != Unlimited {
-			*d.left -= d.uses
+	*left = left.Each(counts, func(left, uses int64) int64 {
+		if left == Unlimited {
+			return left
 		}
-	}
+		return left - uses
+	})
 }
 
 // Take subtracts what a machine draws from stocks.
@@ -42,10 +34,26 @@ func GiveBack(stocks []Stock, draws []Draw) {
 
 // Minus returns the difference of each amount.
 func (left Physical) Minus(used Physical) Physical {
+	return left.Each(used, func(left, used int64) int64 { return left - used })
+}
+
+// Each returns what a function makes of the two values of each amount.
+func (p Physical) Each(x Physical, of func(a, b int64) int64) Physical {
 	return Physical{
-		MilliCPU: left.MilliCPU - used.MilliCPU, MemoryBytes: left.MemoryBytes - used.MemoryBytes, GPUs: left.GPUs - used.GPUs, Replicas: left.Replicas - used.Replicas,
-		Nodes: left.Nodes - used.Nodes,
+		MilliCPU: of(p.MilliCPU, x.MilliCPU), MemoryBytes: of(p.MemoryBytes, x.MemoryBytes), GPUs: of(p.GPUs, x.GPUs), Replicas: of(p.Replicas, x.Replicas),
+		Nodes: of(p.Nodes, x.Nodes),
 	}
+}
+
+// ClassByPod returns the class of each pending pod.
+func (s Snapshot) ClassByPod() map[string]int {
+	classes := map[string]int{}
+	for c := range s.Classes {
+		for _, pod := range s.Classes[c].Pods {
+			classes[pod] = c
+		}
+	}
+	return classes
 }
 
 // QuotaOf returns what a machine with the given amounts has of a quota.

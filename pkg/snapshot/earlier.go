@@ -84,7 +84,7 @@ func (v *View) offeringKey(i int) string {
 
 // PlannedLaunches groups equal launches of a plan, in the order of the plan. at has the index of the group of each launch.
 func (v *View) PlannedLaunches(plan planner.Plan) (launches []PlannedLaunch, at []int) {
-	classes, known := v.classes(), map[string]int{}
+	classes, known := v.ClassByPod(), map[string]int{}
 	for _, l := range plan.Launches {
 		p := PlannedLaunch{Offering: v.offeringKey(l.Offering), Pods: v.countsIn(l.Pods, classes).String(), Count: 1}
 		if len(v.Snapshot.Pools[v.Snapshot.Offerings[l.Offering].Pool].MinValues) > 0 {
@@ -121,7 +121,7 @@ func (v *View) PlannedPods(launch planner.Launch) string {
 	if len(v.Pods) == 0 {
 		return ""
 	}
-	return v.countsIn(launch.Pods, v.classes()).String()
+	return v.countsIn(launch.Pods, v.ClassByPod()).String()
 }
 
 // Earlier returns the plan in progress in terms of the view: for each machine that is starting, the pending pods for which it was launched, and the
@@ -217,7 +217,7 @@ func (v *View) countsOn(r *room) counts {
 // Replanned returns the NodeClaims of starting machines whose planned pods differ from their annotation, with the new annotation.
 func (v *View) Replanned(plan planner.Plan) map[*karpv1.NodeClaim]string {
 	changed := map[*karpv1.NodeClaim]string{}
-	classes := v.classes()
+	classes := v.ClassByPod()
 	held := map[int][]string{}
 	for _, p := range plan.Held {
 		held[p.Node] = append(held[p.Node], p.Pods...)

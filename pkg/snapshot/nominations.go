@@ -60,7 +60,7 @@ func (v *View) Keeping(plan planner.Plan) planner.Plan {
 	if !slices.ContainsFunc(v.Waiting(), func(pod *corev1.Pod) bool { return pod.Status.NominatedNodeName != "" }) {
 		return plan
 	}
-	class, seats := v.classes(), make([][]seat, len(v.Classes))
+	class, seats := v.ClassByPod(), make([][]seat, len(v.Classes))
 	add := func(pod *string, node string) { seats[class[*pod]] = append(seats[class[*pod]], seat{pod, node}) }
 	own := func(pods []string, node string) []string {
 		pods = slices.Clone(pods)
@@ -115,17 +115,6 @@ func (v *View) sit(pods []string, seats []seat) {
 			*p.pod, others = others[0], others[1:]
 		}
 	}
-}
-
-// classes returns the class of each pod, by the name of the pod.
-func (v *View) classes() map[string]int {
-	classes := map[string]int{}
-	for i := range v.Classes {
-		for _, pod := range v.Classes[i].Pods {
-			classes[pod] = i
-		}
-	}
-	return classes
 }
 
 // sortPods sorts pods, and keeps the list of their GPUs in the same order.

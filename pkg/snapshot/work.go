@@ -56,12 +56,7 @@ func (v *View) PricesWork() bool { return v.longer != nil }
 // Work returns the price of the work of a plan for the pods of the view, and a lower bound on it. Plans minimize it relative to the fastest machine that pods may have. To compare views
 // with other machines, Work has it relative to a machine whose GPUs they have to themselves.
 func (v *View) Work(p planner.Plan) (price, bound planner.MicroUSD) {
-	class := map[string]int{}
-	for c := range v.Classes {
-		for _, pod := range v.Classes[c].Pods {
-			class[pod] = c
-		}
-	}
+	class := v.ClassByPod()
 	for _, l := range p.Launches {
 		longer := asFast
 		for _, pod := range l.Pods {

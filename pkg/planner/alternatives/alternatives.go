@@ -16,7 +16,7 @@ import (
 // of type and zone. The offerings of the launches and the price stay the same. Launches of pools with MinValues keep their alternatives. No alternative draws from
 // a stock.
 func Add(s planner.Snapshot, p planner.Plan) planner.Plan {
-	f := finder{snapshot: s, class: map[string]int{}, ruled: map[int][]int{}, left: make([]planner.Physical, len(s.Pools)), found: map[string][]int{}}
+	f := finder{snapshot: s, class: s.ClassByPod(), ruled: map[int][]int{}, left: make([]planner.Physical, len(s.Pools)), found: map[string][]int{}}
 	for _, r := range s.Rules {
 		if r.Topology == planner.PerNode {
 			continue
@@ -29,11 +29,6 @@ func Add(s planner.Snapshot, p planner.Plan) planner.Plan {
 	}
 	for i := range s.Pools {
 		f.left[i] = s.Pools[i].Remaining
-	}
-	for c, class := range s.Classes {
-		for _, pod := range class.Pods {
-			f.class[pod] = c
-		}
 	}
 	for _, l := range p.Launches {
 		o := s.Offerings[l.Offering]

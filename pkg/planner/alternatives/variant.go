@@ -17,11 +17,7 @@ type Variant struct {
 func Greatest(s planner.Snapshot, v Variant) planner.Physical {
 	p := s.Offerings[v.Offering].Physical
 	for _, i := range v.Alternatives {
-		x := s.Offerings[i].Physical
-		p = planner.Physical{
-			MilliCPU: max(p.MilliCPU, x.MilliCPU), MemoryBytes: max(p.MemoryBytes, x.MemoryBytes), GPUs: max(p.GPUs, x.GPUs),
-			Replicas: max(p.Replicas, x.Replicas), Nodes: max(p.Nodes, x.Nodes),
-		}
+		p = p.Each(s.Offerings[i].Physical, func(a, b int64) int64 { return max(a, b) })
 	}
 	return p
 }

@@ -16,12 +16,7 @@ func Plan(s planner.Snapshot, p planner.Plan) error {
 	if err := planner.Validate(s); err != nil {
 		return fmt.Errorf("the snapshot is not valid: %w", err)
 	}
-	c := checker{snapshot: s, class: map[string]int{}, seen: map[string]int{}}
-	for i, class := range s.Classes {
-		for _, pod := range class.Pods {
-			c.class[pod] = i
-		}
-	}
+	c := checker{snapshot: s, class: s.ClassByPod(), seen: map[string]int{}}
 	c.parted = make([][]int, len(s.Classes))
 	for i, r := range s.Rules {
 		for _, class := range r.Classes {

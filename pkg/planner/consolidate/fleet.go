@@ -136,12 +136,7 @@ func (f *fleet) seatWaiting() {
 		return
 	}
 	plan := f.solver.Plan(waiting)
-	class := map[string]int{}
-	for c := range waiting.Classes {
-		for _, pod := range waiting.Classes[c].Pods {
-			class[pod] = c
-		}
-	}
+	class := waiting.ClassByPod()
 	f.occupy(plan, class)
 	for _, p := range plan.Placements {
 		if i := f.hostAt[p.Node]; i >= 0 {

@@ -19,11 +19,8 @@ type Batch struct{ Early, Planned []string }
 // would place them. The other early pods are planned with their batch. No clock ends a plan.
 func PlannedOnce(s planner.Snapshot, batches []Batch, spread bool) (planner.MicroUSD, error) {
 	s = Clone(s)
-	class := map[string]int{}
+	class := s.ClassByPod()
 	for i := range s.Classes {
-		for _, pod := range s.Classes[i].Pods {
-			class[pod] = i
-		}
 		s.Classes[i].Pods = nil
 	}
 	var has []planner.Resources // the capacity of the nodes when they were empty

@@ -84,12 +84,7 @@ func (p Spot) welcomes(s planner.Snapshot, class int) bool {
 
 // Room returns the capacity that a plan leaves on each node of a snapshot and on each of its launches.
 func Room(s planner.Snapshot, p planner.Plan) (nodes, launches []Spot) {
-	class := map[string]int{}
-	for i, c := range s.Classes {
-		for _, pod := range c.Pods {
-			class[pod] = i
-		}
-	}
+	class := s.ClassByPod()
 	after := func(spot Spot, pods []string, gpus []int) Spot {
 		spot.gpus = slices.Clone(spot.gpus)
 		spot.quotas = slices.Clone(spot.quotas)

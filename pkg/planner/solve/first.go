@@ -13,12 +13,7 @@ func SayWhoWentFirst(s planner.Snapshot, p planner.Plan) planner.Plan {
 	if len(p.Unplaced) == 0 {
 		return p
 	}
-	byPod := map[string]int{}
-	for c := range s.Classes {
-		for _, pod := range s.Classes[c].Pods {
-			byPod[pod] = c
-		}
-	}
+	byPod := s.ClassByPod()
 	said, all := map[int]string{}, placedBy(s, p, byPod)
 	p.Unplaced = slices.Clone(p.Unplaced)
 	for i := range p.Unplaced {

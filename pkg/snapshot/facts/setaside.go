@@ -76,16 +76,9 @@ func SetAsideNode(node *corev1.Node, why string) *corev1.Node {
 	meta.Annotations = SetAsideSpec(node.Annotations, why)
 	meta.Annotations[karpv1.DoNotDisruptAnnotationKey] = "true"
 	maps.DeleteFunc(meta.Annotations, func(key, value string) bool { return key != setAsideAnnotation && len(value) > maxKept })
-	has := func(list corev1.ResourceList) corev1.ResourceList {
-		amounts := map[corev1.ResourceName]int64{}
-		for name := range list {
-			amounts[name] = AmountOf(list, name)
-		}
-		return bounded(amounts)
-	}
 	return &corev1.Node{
 		ObjectMeta: meta, Spec: corev1.NodeSpec{ProviderID: node.Spec.ProviderID, Taints: node.Spec.Taints, Unschedulable: true},
-		Status: corev1.NodeStatus{Conditions: node.Status.Conditions, Capacity: has(node.Status.Capacity), Allocatable: has(node.Status.Allocatable)},
+		Status: corev1.NodeStatus{Conditions: node.Status.Conditions, Capacity: bounded(AmountsOf(node.Status.Capacity)), Allocatable: bounded(AmountsOf(node.Status.Allocatable))},
 	}
 }
 

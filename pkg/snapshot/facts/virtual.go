@@ -3,6 +3,7 @@ package facts
 import (
 	"fmt"
 	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -55,17 +56,20 @@ func PodOfTemplate(namespace, name string, template *corev1.PodTemplateSpec) *co
 	if spec.Affinity != nil {
 		spec.Affinity.PodAffinity, spec.Affinity.PodAntiAffinity = nil, nil
 	}
-	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
-		for i := range containers {
-			// The API server defaults requests to limits for pods, but not for pod templates.
-			r := &containers[i].Resources
-			requests := corev1.ResourceList{}
-			maps.Copy(requests, r.Limits)
-			maps.Copy(requests, r.Requests)
-			r.Requests = requests
-		}
-	}
+	spec.InitContainers, spec.Containers = WithDefaultRequests(spec.InitContainers), WithDefaultRequests(spec.Containers)
 	return pod
+}
+
+// WithDefaultRequests returns the containers of a template with requests that default to limits. The API server does that for pods, but not for templates.
+func WithDefaultRequests(containers []corev1.Container) []corev1.Container {
+	containers = slices.Clone(containers)
+	for i := range containers {
+		requests := corev1.ResourceList{}
+		maps.Copy(requests, containers[i].Resources.Limits)
+		maps.Copy(requests, containers[i].Resources.Requests)
+		containers[i].Resources.Requests = requests
+	}
+	return containers
 }
 
 // Consumers returns the pods that take the room of ProvisioningRequests, whatever has become of them, by the namespace and the name of the request.

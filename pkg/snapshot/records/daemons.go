@@ -2,7 +2,6 @@ package records
 
 import (
 	"maps"
-	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -66,24 +65,13 @@ func Overhead(daemons []*Demand, gpu corev1.ResourceName) planner.Resources {
 	return sum
 }
 
-// DaemonPod returns a pod as the DaemonSet would create it. The API server defaults requests to limits for pods, but not for templates.
+// DaemonPod returns a pod as the DaemonSet would create it.
 func DaemonPod(ds *appsv1.DaemonSet) *corev1.Pod {
 	spec := ds.Spec.Template.Spec
-	spec.InitContainers, spec.Containers = withDefaultRequests(spec.InitContainers), withDefaultRequests(spec.Containers)
+	spec.InitContainers, spec.Containers = facts.WithDefaultRequests(spec.InitContainers), facts.WithDefaultRequests(spec.Containers)
 	pod := &corev1.Pod{ObjectMeta: ds.Spec.Template.ObjectMeta, Spec: spec}
 	pod.Namespace, pod.Name = ds.Namespace, ds.Name
 	return facts.WithinBounds(pod) // Without its affinity, it counts as running on each node whose taints it tolerates.
-}
-
-func withDefaultRequests(containers []corev1.Container) []corev1.Container {
-	containers = slices.Clone(containers)
-	for i := range containers {
-		requests := corev1.ResourceList{}
-		maps.Copy(requests, containers[i].Resources.Limits)
-		maps.Copy(requests, containers[i].Resources.Requests)
-		containers[i].Resources.Requests = requests
-	}
-	return containers
 }
 
 func ResourceOf(demands []*Demand, name corev1.ResourceName) int64 {

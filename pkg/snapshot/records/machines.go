@@ -252,7 +252,7 @@ func (m *Machine) Physical() planner.Physical {
 	if m.Type != nil {
 		p := PhysicalOf(m.Type, m.Promise.ReplicasPerGPU)
 		for _, t := range m.Others {
-			p = larger(p, PhysicalOf(t, m.Promise.ReplicasPerGPU))
+			p = p.Each(PhysicalOf(t, m.Promise.ReplicasPerGPU), func(a, b int64) int64 { return max(a, b) })
 		}
 		return p
 	}
@@ -266,13 +266,6 @@ func (m *Machine) Physical() planner.Physical {
 	return planner.Physical{
 		MilliCPU: facts.AmountOf(capacity, corev1.ResourceCPU), MemoryBytes: facts.AmountOf(capacity, corev1.ResourceMemory),
 		GPUs: m.Promise.GPUs, Replicas: m.Promise.Replicas(), Nodes: 1,
-	}
-}
-
-func larger(a, b planner.Physical) planner.Physical {
-	return planner.Physical{
-		MilliCPU: max(a.MilliCPU, b.MilliCPU), MemoryBytes: max(a.MemoryBytes, b.MemoryBytes), GPUs: max(a.GPUs, b.GPUs),
-		Replicas: max(a.Replicas, b.Replicas), Nodes: max(a.Nodes, b.Nodes),
 	}
 }
 
@@ -290,12 +283,7 @@ func Hardware(machines []Machine) planner.Physical {
 func HardwareOf(machines iter.Seq[*Machine]) planner.Physical {
 	var sum planner.Physical
 	for m := range machines {
-		p := m.Physical()
-		sum.MilliCPU = amount.Add(sum.MilliCPU, p.MilliCPU)
-		sum.MemoryBytes = amount.Add(sum.MemoryBytes, p.MemoryBytes)
-		sum.GPUs += p.GPUs
-		sum.Replicas += p.Replicas
-		sum.Nodes += p.Nodes
+		sum = sum.Each(m.Physical(), amount.Add)
 	}
 	return sum
 }

@@ -81,12 +81,7 @@ func joined(pods []string, gpus []int, more []string, moreGPUs []int) ([]string,
 func (g *Partial) Fix(p planner.Plan) {
 	p.Unplaced = nil
 	g.Add(p)
-	class := map[string]int{}
-	for c := range g.Classes {
-		for _, pod := range g.Classes[c].Pods {
-			class[pod] = c
-		}
-	}
+	class := g.ClassByPod()
 	s := &g.Snapshot
 	s.Nodes, s.Pools, s.Classes, s.Rules = slices.Clone(s.Nodes), slices.Clone(s.Pools), slices.Clone(s.Classes), slices.Clone(s.Rules)
 	s.Stocks = slices.Clone(s.Stocks)

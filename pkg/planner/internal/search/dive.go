@@ -35,7 +35,7 @@ func (h *primal) dive(slice int64) {
 func (h *state) diveFrom(g *Master, slice int64) {
 	s, limits := h.base.clone(), h.ctx.Problem.Limits.Clone()
 	until := h.ctx.Effort.Left - slice
-	for range maxDives + g.freeHosts() {
+	for range maxDives + g.relaxed {
 		values := h.ctx.ChoiceValues(g.Values)
 		if h.ctx.Effort.Left <= until || h.ctx.Effort.Done() || !h.choose(g, s, limits) {
 			return

@@ -202,11 +202,6 @@ func (m *Master) add(c column) bool {
 	return true
 }
 
-// freeHosts returns the number of hosts that the relaxation may use.
-func (m *Master) freeHosts() int {
-	return m.relaxed
-}
-
 // addColumn adds a column to the linear program and returns its index.
 func (m *Master) addColumn(of origin, price float64, rows []int32, counts []float64) int {
 	m.origins = append(m.origins, of)
@@ -453,7 +448,7 @@ func addHostColumns(g *Master, found []pricing.Priced) bool {
 
 // reoptimise solves the relaxation with its current columns and returns the number of pivots.
 func (m *Context) reoptimise(g *Master) (pivots int) {
-	n := int64(len(g.rows) + g.freeHosts())
+	n := int64(len(g.rows) + g.relaxed)
 	pivots = g.Solve(MaxPivots, m.Effort.Stopped)
 	m.Effort.Spend(int64(pivots) * (1 + n*n/PivotCost))
 	m.duals = m.stockDuals(g)

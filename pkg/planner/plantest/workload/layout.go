@@ -14,11 +14,8 @@ import (
 func Thinned(s planner.Snapshot, p planner.Plan, ended float64, move planner.MicroUSD, seed int64) consolidate.Layout {
 	r := rand.New(rand.NewSource(seed))
 	l := consolidate.Layout{Snapshot: plantest.Clone(s)}
-	class := map[string]int{}
+	class := s.ClassByPod()
 	for c := range s.Classes {
-		for _, pod := range s.Classes[c].Pods {
-			class[pod] = c
-		}
 		l.Snapshot.Classes[c].Pods = nil
 	}
 	launches := slices.Clone(p.Launches)
