@@ -37,6 +37,11 @@ func (left Physical) Minus(used Physical) Physical {
 	return left.Each(used, func(left, used int64) int64 { return left - used })
 }
 
+// Max returns the greater value of each amount.
+func (p Physical) Max(x Physical) Physical {
+	return p.Each(x, func(a, b int64) int64 { return max(a, b) })
+}
+
 // Each returns what a function makes of the two values of each amount.
 func (p Physical) Each(x Physical, of func(a, b int64) int64) Physical {
 	return Physical{

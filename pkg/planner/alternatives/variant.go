@@ -17,7 +17,7 @@ type Variant struct {
 func Greatest(s planner.Snapshot, v Variant) planner.Physical {
 	p := s.Offerings[v.Offering].Physical
 	for _, i := range v.Alternatives {
-		p = p.Each(s.Offerings[i].Physical, func(a, b int64) int64 { return max(a, b) })
+		p = p.Max(s.Offerings[i].Physical)
 	}
 	return p
 }

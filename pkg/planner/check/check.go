@@ -258,29 +258,22 @@ func (c *checker) limits(p planner.Plan) {
 			l = c.snapshot.Pools[o.Pool].Remaining
 		}
 		// The cloud may launch any of the machines that the NodeClaim names.
-		might := []planner.Physical{o.Physical}
+		most := o.Physical
 		for _, a := range x.Alternatives {
 			if a >= 0 && a < len(c.snapshot.Offerings) {
-				might = append(might, c.snapshot.Offerings[a].Physical)
+				most = most.Max(c.snapshot.Offerings[a].Physical)
 			}
-		}
-		most := func(of func(planner.Physical) int64) int64 {
-			var n int64
-			for _, p := range might {
-				n = max(n, of(p))
-			}
-			return n
 		}
 		for _, d := range []struct {
 			what string
 			left *int64
 			uses int64
 		}{
-			{"CPU", &l.MilliCPU, most(func(p planner.Physical) int64 { return p.MilliCPU })},
-			{"memory", &l.MemoryBytes, most(func(p planner.Physical) int64 { return p.MemoryBytes })},
-			{"GPUs", &l.GPUs, most(func(p planner.Physical) int64 { return p.GPUs })},
-			{"replicas", &l.Replicas, most(func(p planner.Physical) int64 { return p.Replicas })},
-			{"nodes", &l.Nodes, most(func(p planner.Physical) int64 { return p.Nodes })},
+			{"CPU", &l.MilliCPU, most.MilliCPU},
+			{"memory", &l.MemoryBytes, most.MemoryBytes},
+			{"GPUs", &l.GPUs, most.GPUs},
+			{"replicas", &l.Replicas, most.Replicas},
+			{"nodes", &l.Nodes, most.Nodes},
 		} {
 			if *d.left == planner.Unlimited {
 				continue

@@ -225,39 +225,9 @@ func (c *checker) alternative(where string, l planner.Launch, i int) {
 
 // held reports whether a machine of an offering holds the pods of a launch, each on the same GPU.
 func (c *checker) held(l planner.Launch, o planner.Offering) bool {
-	free, gpus, quotas := o.Free, slices.Clone(o.GPUs), map[int]int64{}
-	for q, quota := range c.snapshot.Quotas {
-		quotas[q] = quota.Each
-	}
-	for _, a := range o.Quotas {
-		quotas[a.Quota] = a.Count
-	}
-	for k, pod := range l.Pods {
-		at, ok := c.class[pod]
-		if !ok {
-			continue
-		}
-		class := c.snapshot.Classes[at]
-		free = free.Minus(class.Requests)
-		for _, a := range class.Quotas {
-			if quotas[a.Quota] != planner.Unlimited {
-				quotas[a.Quota] -= a.Count
-			}
-		}
-		if class.GPUMemoryBytes == 0 {
-			continue
-		}
-		if k >= len(l.GPUs) || l.GPUs[k] < 0 || l.GPUs[k] >= len(gpus) {
-			return false
-		}
-		gpus[l.GPUs[k]].Replicas -= class.Requests.Replicas
-		gpus[l.GPUs[k]].MemoryBytes -= class.GPUMemoryBytes
-	}
-	for _, left := range quotas {
-		if left < 0 {
-			return false
-		}
-	}
-	return !slices.ContainsFunc(gpus, func(g planner.GPU) bool { return g.Replicas < 0 || g.MemoryBytes < 0 }) &&
-		free.Covers(planner.Resources{})
+	other := checker{snapshot: c.snapshot, class: c.class, seen: map[string]int{}}
+	other.pods("", l.Pods, o.Free, nil)
+	other.gpus("", l.Pods, l.GPUs, o.GPUs)
+	other.quotas("", l.Pods, o.Quotas)
+	return len(other.errs) == 0
 }

@@ -252,7 +252,7 @@ func (m *Machine) Physical() planner.Physical {
 	if m.Type != nil {
 		p := PhysicalOf(m.Type, m.Promise.ReplicasPerGPU)
 		for _, t := range m.Others {
-			p = p.Each(PhysicalOf(t, m.Promise.ReplicasPerGPU), func(a, b int64) int64 { return max(a, b) })
+			p = p.Max(PhysicalOf(t, m.Promise.ReplicasPerGPU))
 		}
 		return p
 	}
