@@ -133,16 +133,13 @@ func (h *dual) tighten(p *proof, g *Master) {
 	}
 }
 
-// cut returns the cut of a group. It is derived from the worth of the pods or from their requests of a resource, whichever requires more machines. For
-// a single machine, it suffices that the nodes cannot take all of the pods.
+// cut returns the cut of a group. It is derived from the worth of the pods or from their requests of a resource, whichever requires more machines. A
+// group needs one machine anyway, because the nodes cannot take all of its pods.
 func (h *dual) cut(g *group, at pack.Load, machines int64) cardinality {
-	best := cardinality{g.serves, 1, 0}
 	if machines == 1 {
-		if h.overflows(g, at) {
-			best.machines = 1
-		}
-		return best
+		return cardinality{g.serves, 1, 1}
 	}
+	best := cardinality{g.serves, 1, 0}
 	for _, measure := range h.measures(at) {
 		c := h.cover(g.values(measure), at, cutEffort)
 		if best.machines = max(best.machines, c.machines()); best.machines >= machines {
@@ -178,18 +175,6 @@ func (h *dual) demandable(g *group, at pack.Load, machines int64) bool {
 }
 
 var cutEffort = pricing.Effort{Steps: 200, Parts: 60}
-
-// overflows reports whether the nodes cannot take all of the pods of a group.
-func (h *dual) overflows(g *group, at pack.Load) bool {
-	need := 0
-	for _, k := range g.shapes {
-		need += int(at[k])
-		for i := range h.state.ctx.Problem.Nodes {
-			need -= int(min(at[k], h.state.ctx.Problem.Nodes[i].Fits[k]))
-		}
-	}
-	return need > 0
-}
 
 // machines returns the minimum number of machines that satisfy the cover.
 func (c *cover) machines() int64 {
