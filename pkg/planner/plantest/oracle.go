@@ -261,12 +261,13 @@ func (o *oracle) keepsRules(price planner.MicroUSD) bool {
 	return check.Plan(o.snapshot, p) == nil
 }
 
-// there returns the pods at a place and their GPUs. The GPUs are nil if no pod requests device memory.
+// there returns the pods at a place by name, and their GPUs. The GPUs are nil if no pod requests device memory.
 func (o *oracle) there(at int) (pods []string, gpus []int) {
 	stated := false
 	for k, pod := range o.pods {
 		if o.at[k] == at {
-			pods, gpus = append(pods, pod), append(gpus, o.on[k])
+			i, _ := slices.BinarySearch(pods, pod)
+			pods, gpus = slices.Insert(pods, i, pod), slices.Insert(gpus, i, o.on[k])
 			stated = stated || o.on[k] >= 0
 		}
 	}
