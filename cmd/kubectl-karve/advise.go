@@ -27,7 +27,6 @@ const adviseExample = `  # What would save most, after the last week?
   # From a Mimir, whose tenant is a header
   kubectl karve advise --prometheus https://mimir.example.com/prometheus --header X-Scope-OrgID=platform`
 
-// adviseOptions are the flags of the advise command.
 type adviseOptions struct {
 	plan       planOptions
 	wanted     cost.Wanted
@@ -51,7 +50,6 @@ func adviseCommand(ctx context.Context, s streams) *cobra.Command {
 	return cmd
 }
 
-// run reads the use and writes the advice.
 func (o *adviseOptions) run(ctx context.Context, s streams, now time.Time) error {
 	if err := o.output.validate(); err != nil {
 		return err

@@ -14,7 +14,6 @@ import (
 	"karve.sh/karve/pkg/plain"
 )
 
-// unknown stands for an unknown value.
 const unknown = "-"
 
 // printer is the writer that all verbs print through, except for the live view. It leaves out what an object in the cluster could do to a terminal: of

@@ -19,7 +19,6 @@ type column[T any] struct {
 	cell  func(T) string
 }
 
-// forWide returns the column for -o wide only.
 func (c column[T]) forWide() column[T] {
 	c.wide = true
 	return c

@@ -139,7 +139,6 @@ func names(ctx context.Context, flags *genericclioptions.ConfigFlags, kind schem
 	return completable(all)
 }
 
-// contexts returns the sorted names of the contexts of the kubeconfig.
 func contexts(flags *genericclioptions.ConfigFlags) []string {
 	config, err := flags.ToRawKubeConfigLoader().RawConfig()
 	if err != nil {

@@ -32,7 +32,6 @@ const costExample = `  # What did the last 30 days cost, by namespace?
   # From a Mimir, whose tenant is a header
   kubectl karve cost --since 7d --by owner --prometheus https://mimir.example.com/prometheus --header X-Scope-OrgID=platform`
 
-// costOptions are the flags of the cost command.
 type costOptions struct {
 	wanted     cost.Wanted
 	by         string
@@ -61,7 +60,6 @@ func costCommand(ctx context.Context, s streams) *cobra.Command {
 	return cmd
 }
 
-// run reads the costs and writes them.
 func (o *costOptions) run(ctx context.Context, s streams, now time.Time) error {
 	if !slices.Contains(costFormats, o.format) {
 		return fmt.Errorf("--output must be csv, json or yaml, not %q", o.format)

@@ -13,7 +13,6 @@ import (
 	"karve.sh/karve/pkg/plain"
 )
 
-// doctorOptions are the flags of the doctor command.
 type doctorOptions struct {
 	namespace string
 	output    output

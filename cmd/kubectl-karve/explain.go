@@ -23,7 +23,6 @@ import (
 	"karve.sh/karve/pkg/ui"
 )
 
-// explainOptions are the flags of the explain command.
 type explainOptions struct {
 	planOptions
 }
@@ -114,7 +113,6 @@ func (c connection) owner(typed string) (string, error) {
 	return found.Kind, nil
 }
 
-// answer is what explain prints.
 type answer interface {
 	Text(now time.Time, wide bool) string
 }
@@ -212,7 +210,6 @@ func explained(x *explain.Explainer, kind, namespace, name string, through []exp
 	return &a, err
 }
 
-// noBudgets returns a note for an error of reading PodDisruptionBudgets.
 func noBudgets(err error) string {
 	return fmt.Sprintf("PodDisruptionBudgets are ignored, because they cannot be read: %s", cmp.Or(missingRights(err), err.Error()))
 }

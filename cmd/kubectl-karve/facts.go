@@ -65,7 +65,6 @@ type factReader struct {
 	controller, agent labels.Set
 }
 
-// missed records that something could not be read.
 func (r *factReader) missed(what, right string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -159,7 +158,6 @@ func (r *factReader) crds(ctx context.Context) {
 	}
 }
 
-// rights checks whether the controller's service account has each right that it needs.
 func (r *factReader) rights(ctx context.Context) {
 	if len(r.facts.Controllers) != 1 {
 		return
@@ -212,7 +210,6 @@ func (r *factReader) own(ctx context.Context, namespace string) {
 	}
 }
 
-// denied reports whether the controller's service account lacks a right.
 func (r *factReader) denied(ctx context.Context, right doctor.Right) (bool, error) {
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: r.user, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + r.namespace, "system:authenticated"},
@@ -249,7 +246,6 @@ func (r *factReader) monitors(ctx context.Context) {
 	}
 }
 
-// account records the quotas of the cloud's account.
 func (r *factReader) account(quotas published.Quotas) {
 	r.facts.Quotas = quotas.Quotas
 	if quotas.Problem != "" {
@@ -275,7 +271,6 @@ func (r *factReader) resourceQuotas(ctx context.Context) {
 	r.facts.ResourceQuotas = list.Items
 }
 
-// cluster reads what the controller reads.
 func (r *factReader) cluster(ctx context.Context, namespace string) {
 	missing, err := r.missing()
 	if missing != "" {

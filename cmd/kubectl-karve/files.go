@@ -21,7 +21,6 @@ import (
 	"karve.sh/karve/pkg/manifests"
 )
 
-// fileFlags are kubectl's flags that name manifests: -f, -R and -k.
 func fileFlags(usage string) *genericclioptions.FileNameFlags {
 	return &genericclioptions.FileNameFlags{Usage: usage, Filenames: new([]string), Kustomize: new(""), Recursive: new(false)}
 }
@@ -98,7 +97,6 @@ func (b *bounded) readFile(path string) ([]byte, error) {
 	return content, nil
 }
 
-// downloadTimeout is how long a download may take.
 const downloadTimeout = time.Minute
 
 func (b *bounded) download(ctx context.Context, url string) ([]byte, error) {
@@ -128,7 +126,6 @@ func (b *bounded) get(ctx context.Context, url string) ([]byte, error) {
 	return b.readAll(answer.Body)
 }
 
-// kustomization returns the output of kubectl kustomize for a directory.
 func kustomization(directory string) ([]manifests.File, error) {
 	options := krusty.MakeDefaultOptions()
 	options.Reorder = krusty.ReorderOptionLegacy // as kubectl does
@@ -139,7 +136,6 @@ func kustomization(directory string) ([]manifests.File, error) {
 	return singleFile("kustomization " + directory)(objects.AsYaml())
 }
 
-// readPath reads a file or the files in a directory.
 func (b *bounded) readPath(name string, recursive bool) ([]manifests.File, error) {
 	info, err := os.Stat(name)
 	if err != nil {
@@ -165,7 +161,6 @@ func (b *bounded) readPath(name string, recursive bool) ([]manifests.File, error
 // maxFiles is the maximum number of manifests in a directory.
 const maxFiles = 10_000
 
-// expand returns the files in a directory that have one of kubectl's extensions.
 func expand(directory string, recursive bool) ([]string, error) {
 	var paths []string
 	err := filepath.WalkDir(directory, func(path string, entry fs.DirEntry, err error) error {

@@ -16,7 +16,6 @@ import (
 	"karve.sh/karve/pkg/words"
 )
 
-// inspectOptions are the flags of the inspect command.
 type inspectOptions struct {
 	namespace string
 	selection nodeSelection
@@ -70,7 +69,6 @@ func inspectCommand(ctx context.Context, s streams) *cobra.Command {
 	return cmd
 }
 
-// print writes an overview, or the part of it that is about a node.
 func (o *inspectOptions) print(s streams, all *overview.Overview, names []string) error {
 	if len(names) > 0 {
 		one, ok := all.Only(names[0])
@@ -125,7 +123,6 @@ func reservationsTable(all *overview.Overview) table.Table {
 	return t
 }
 
-// wouldHold says what the free machines of a reservation would hold.
 func wouldHold(r *overview.Reservation) string {
 	if len(r.Holds) == 0 {
 		return unknown
@@ -137,7 +134,6 @@ func wouldHold(r *overview.Reservation) string {
 	return strings.Join(all, ", ")
 }
 
-// statedNotes name the pods that state a wrong amount of device memory.
 func statedNotes(pods []overview.Pod) []string {
 	var notes []string
 	for i := range pods {
@@ -191,7 +187,6 @@ func gpuCell(n *overview.Node, i int, colors palette) string {
 	return cell
 }
 
-// slotMemory returns the memory in MiB of the slots that pods hold.
 func slotMemory(slots []overview.Slots) int64 {
 	var mib int64
 	for _, s := range slots {
@@ -374,7 +369,6 @@ func orUnknown(text string) string {
 	return text
 }
 
-// price3 formats a price, which may be unknown.
 func price3(micro *int64) string {
 	if micro == nil {
 		return unknown
@@ -382,7 +376,6 @@ func price3(micro *int64) string {
 	return words.USD(*micro)
 }
 
-// memoryText formats an amount in MiB, which may be unknown.
 func memoryText(mib *int64) string {
 	if mib == nil {
 		return unknown
@@ -407,7 +400,6 @@ func gib(mib int64) string {
 	return fmt.Sprintf("%d.%d", tenths/10, tenths%10)
 }
 
-// podsOn returns the pods on nodes, by the name of the node.
 func podsOn(all *overview.Overview) map[string][]*overview.Pod {
 	on := map[string][]*overview.Pod{}
 	for i := range all.Pods {

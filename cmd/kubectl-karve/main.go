@@ -60,10 +60,8 @@ type streams struct {
 	out, err io.Writer
 }
 
-// note prints a note for the user.
 func (s streams) note(text string) { fmt.Fprintf(s.err, "note: %s\n", plain.Line(text)) }
 
-// notes prints the notes that are not "".
 func (s streams) notes(texts ...string) {
 	for _, text := range texts {
 		if text != "" {
@@ -72,7 +70,6 @@ func (s streams) notes(texts ...string) {
 	}
 }
 
-// warn warns the user if no controller works.
 func (s streams) warn(controller *leader.Leader) {
 	if text := controller.Warning(); text != "" {
 		fmt.Fprintf(s.err, "warning: %s\n", plain.Line(text))
@@ -86,7 +83,6 @@ func (s streams) error(err error) {
 	}
 }
 
-// run runs the command and returns its exit status.
 func run(ctx context.Context, args []string, s streams) int {
 	s.out, s.err = newPrinter(s.out), newPrinter(s.err)
 	ctrl.SetLogger(logr.Discard()) // Errors are returned. Users should not see the logs of libraries.

@@ -35,7 +35,6 @@ type (
 	}
 )
 
-// liveOptions are the flags of commands with a live view.
 type liveOptions struct {
 	namespace string
 	watch     bool

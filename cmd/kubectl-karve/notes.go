@@ -42,7 +42,6 @@ func planningNotes(c *facts.Cluster) []string {
 	return nil
 }
 
-// maxNamed is the number of names in a note.
 const maxNamed = 3
 
 func skippedNotes(skipped *manifests.Skipped) []string {

@@ -21,7 +21,6 @@ func (o *output) addFlag(fs *pflag.FlagSet, wide string) {
 	fs.StringVarP(&o.format, "output", "o", "", "output format: wide ("+wide+"), json or yaml")
 }
 
-// validate returns an error for an unknown format.
 func (o *output) validate() error {
 	if slices.Contains([]string{"", "wide", "json", "yaml"}, o.format) {
 		return nil
@@ -31,10 +30,8 @@ func (o *output) validate() error {
 
 func (o *output) wide() bool { return o.format == "wide" }
 
-// isData reports whether values are printed as JSON or YAML.
 func (o *output) isData() bool { return o.format == "json" || o.format == "yaml" }
 
-// print writes a value as JSON or YAML, or else its text.
 func (o *output) print(out io.Writer, v any, text func() string) error {
 	if o.isData() {
 		return o.data(out, v)
@@ -43,7 +40,6 @@ func (o *output) print(out io.Writer, v any, text func() string) error {
 	return err
 }
 
-// data writes a value as JSON or YAML.
 func (o *output) data(out io.Writer, v any) error {
 	text, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {

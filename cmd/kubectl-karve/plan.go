@@ -26,7 +26,6 @@ import (
 	"karve.sh/karve/pkg/words"
 )
 
-// planOptions are the flags of the plan command.
 type planOptions struct {
 	files         *genericclioptions.FileNameFlags
 	instanceTypes string
@@ -93,7 +92,6 @@ func (o *planOptions) addSourceFlags(fs *pflag.FlagSet) {
 	o.kube.AddFlags(fs)
 }
 
-// addInstanceTypeFlags adds the flags for the source of instance types and prices.
 func (o *planOptions) addInstanceTypeFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.instanceTypes, "instance-types", "", "JSON file of instance types in the schema of Karpenter's kwok provider, instead of the controller's or the built-in ones")
 	fs.StringVar(&o.prices, "prices", "", "YAML file with rules for the prices that you pay, a list or the values of the chart, instead of those of the controller")
@@ -156,7 +154,6 @@ func (o *planOptions) run(ctx context.Context, s streams) error {
 	return broken
 }
 
-// plan plans for the pods of a source.
 func (o *planOptions) plan(c *source) (quote.Quote, error) {
 	q, err := quote.Of(c.Cluster, o.search)
 	if err != nil {
@@ -200,7 +197,6 @@ func (o *planOptions) types() ([]catalog.InstanceType, error) {
 	return types, nil
 }
 
-// maxPrices is the maximum size of a file of rules for prices in bytes.
 const maxPrices = 4 << 20
 
 // rules returns the rules for prices in the file. It returns none if there is no file.
@@ -219,7 +215,6 @@ func (o *planOptions) rules() ([]prices.Rule, error) {
 	return rules, nil
 }
 
-// source is the cluster to plan for.
 type source struct {
 	*facts.Cluster
 	// skipped is what the cluster lacks of the manifests.
@@ -292,12 +287,10 @@ func (o *planOptions) published(ctx context.Context, live connection) (published
 	return s, err
 }
 
-// addNamespaceFlag adds the flag for the controller's namespace.
 func addNamespaceFlag(fs *pflag.FlagSet, namespace *string) {
 	fs.StringVar(namespace, "karve-namespace", "karve-system", "namespace of Karve's controller, which publishes its instance types, prices and settings there")
 }
 
-// read reads a cluster.
 func (o *planOptions) read(ctx context.Context, live connection) (source, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()

@@ -169,7 +169,6 @@ func addPrices(c *facts.Cluster, told published.Catalog) error {
 	return nil
 }
 
-// isAgent reports whether a pod belongs to the karve-node chart.
 func isAgent(pod *corev1.Pod) bool { return pod.Labels[nameLabel] == agentName }
 
 const (

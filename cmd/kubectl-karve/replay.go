@@ -41,7 +41,6 @@ const (
 	longest = 400 * 24 * time.Hour
 )
 
-// replayOptions are the flags of the replay command.
 type replayOptions struct {
 	plan       planOptions
 	prometheus string
@@ -63,7 +62,6 @@ func replayCommand(ctx context.Context, s streams) *cobra.Command {
 	return cmd
 }
 
-// run reads the pods, replays them and writes the comparison.
 func (o *replayOptions) run(ctx context.Context, s streams, args []string, now time.Time) error {
 	if err := o.output.validate(); err != nil {
 		return err
@@ -106,7 +104,6 @@ func (o *replayOptions) run(ctx context.Context, s streams, args []string, now t
 	return o.output.print(s.out, &compared, compared.Text)
 }
 
-// leftNotes describes what is left out, and why.
 func leftNotes(left []replay.Left) []string {
 	var notes []string
 	for _, l := range left {
@@ -136,7 +133,6 @@ func fromFile(name string, in io.Reader) (replay.Recording, error) {
 	return recording, err
 }
 
-// fromPrometheus reads the pods that requested GPUs between two times.
 func fromPrometheus(ctx context.Context, url string, start, end time.Time) (replay.Recording, error) {
 	client, err := promquery.New(url, url, nil, nil)
 	if err != nil {

@@ -10,7 +10,6 @@ import (
 	"karve.sh/karve/pkg/quote"
 )
 
-// parseStrategies parses a list of strategies such as TimeSlicing,MPS.
 func parseStrategies(text string) ([]v1alpha1.Strategy, error) {
 	if text == "" {
 		return nil, nil

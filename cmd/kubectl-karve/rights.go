@@ -13,10 +13,8 @@ import (
 	"karve.sh/karve/pkg/doctor"
 )
 
-// reviews is the number of rights that are checked concurrently.
 const reviews = 32
 
-// review calls f for each index below n, several at a time.
 func review(n int, f func(i int) error) error {
 	var group errgroup.Group
 	group.SetLimit(reviews)
@@ -26,7 +24,6 @@ func review(n int, f func(i int) error) error {
 	return group.Wait()
 }
 
-// may asks the API server whether the user has each of the rights.
 func (c connection) may(ctx context.Context, rights []doctor.Right) ([]bool, error) {
 	allowed := make([]bool, len(rights))
 	err := review(len(rights), func(i int) error {

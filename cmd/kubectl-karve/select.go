@@ -32,7 +32,6 @@ func (n *namespaceFlags) of() string {
 	return n.name
 }
 
-// sortUsage describes the orders of nodes and pods.
 const sortUsage = "sort by name, replicas (held, descending), price (descending), age (descending) or state "
 
 // orderNamed returns the index of an order in orders.
@@ -70,7 +69,6 @@ func (n *nodeSelection) addFlags(fs *pflag.FlagSet, sorts bool) {
 	}
 }
 
-// empty reports whether all nodes are selected.
 func (n *nodeSelection) empty() bool { return n.selector == "" && n.namespace.of() == "" }
 
 // apply returns the part of an overview of the selected nodes, sorted.

@@ -30,7 +30,6 @@ const (
 	agentPort = 9450
 )
 
-// topOptions are the flags of the top commands.
 type topOptions struct {
 	namespace string
 	nodesOf   nodeSelection
@@ -203,7 +202,6 @@ func unusedFor(p *overview.Pod) string {
 	return words.Age(time.Duration(*p.UnusedSeconds) * time.Second)
 }
 
-// trouble records why agents could not be scraped.
 type trouble struct {
 	// asked is the number of nodes whose agents were needed.
 	asked int
@@ -275,7 +273,6 @@ func scrape(ctx context.Context, api rest.Interface, from agent) (overview.Measu
 // maxMetrics is larger than the metrics of any agent, in bytes.
 const maxMetrics = 16 << 20
 
-// topNotes describes in a sentence what is missing.
 func topNotes(measured map[string]overview.Measured, t trouble, what string) []string {
 	var notes []string
 	if t.first != nil {

@@ -19,7 +19,6 @@ import (
 	"karve.sh/karve/pkg/ui"
 )
 
-// uiOptions are the flags of the ui command.
 type uiOptions struct {
 	port          int
 	grafana, logs string
@@ -49,7 +48,6 @@ func uiCommand(ctx context.Context, s streams) *cobra.Command {
 	return cmd
 }
 
-// run serves the page until the context ends.
 func (o *uiOptions) run(ctx context.Context, s streams) error {
 	if o.port < 0 || o.port > 65535 {
 		return fmt.Errorf("--port must be between 0 and 65535, but is %d", o.port)

@@ -19,10 +19,8 @@ import (
 	"karve.sh/karve/pkg/version"
 )
 
-// serverTimeout is how long version waits for the cluster.
 const serverTimeout = 5 * time.Second
 
-// versions are the versions of this program and of the controller.
 type versions struct {
 	Client version.Build `json:"client"`
 	// Controller is the version of the controller, or "" if it is unknown. Note says why it is unknown, or that no controller works.

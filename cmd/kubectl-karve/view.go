@@ -137,7 +137,6 @@ func (v *view) clamped() int {
 // otherLines is the number of lines of a frame that are neither rows nor the summary: a blank one, the titles, and the keys.
 const otherLines = 3
 
-// room returns how many rows fit.
 func (v *view) room() int { return max(1, v.height-otherLines-len(v.summary())) }
 
 // frame returns the lines of the view on a terminal. Like a [printer], it shows what objects contain as plain text.
@@ -229,7 +228,6 @@ func (v *view) summary() []string {
 	return lines
 }
 
-// podsLine returns how many replicas pods hold, and their part of the price.
 func podsLine(pods []overview.Pod) string {
 	var replicas, micro int64
 	unpriced := 0
@@ -314,7 +312,6 @@ func ofRow(c podColumn) column[*podRow] {
 	return column[*podRow]{c.title, c.right, c.wide, func(p *podRow) string { return c.cell(&p.Pod) }}
 }
 
-// data returns what is printed of the view as JSON.
 func (v *view) data() any {
 	if !v.pods {
 		return v.all

@@ -144,7 +144,6 @@ func (f *fleet) keepPlaceable() (notes []string) {
 	return notes
 }
 
-// changes returns all changes that the measurements allow.
 func (f *fleet) changes() (all []change, notes []string) {
 	byMoney := make([]int, len(f.workloads))
 	for i := range byMoney {
@@ -202,7 +201,6 @@ func (f *fleet) changes() (all []change, notes []string) {
 	return all, notes
 }
 
-// bought returns what fills the machines, which cost base.
 func (f *fleet) bought(base planner.MicroUSD) (all []Bought) {
 	for _, r := range []struct {
 		name corev1.ResourceName

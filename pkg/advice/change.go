@@ -51,7 +51,6 @@ type Patch struct {
 	YAML string `json:"yaml"`
 }
 
-// change is a change with its effect on the fleet.
 type change struct {
 	Change
 	apply func(*fleet)

@@ -77,7 +77,6 @@ func (f *fleet) trace() (t replay.Trace, why []string) {
 // impossible is the price of a fleet in which a pod has no place.
 const impossible = planner.MicroUSD(math.MaxInt64)
 
-// planned returns what the fleet would cost with the plans of moments.
 func (f *fleet) planned() planner.MicroUSD {
 	t, why := f.trace()
 	if slices.ContainsFunc(why, func(w string) bool { return w != "" }) {
@@ -86,7 +85,6 @@ func (f *fleet) planned() planner.MicroUSD {
 	return replay.Planned(&t, moments)
 }
 
-// replayed returns what the fleet cost in a replay.
 func (f *fleet) replayed() (planner.MicroUSD, error) {
 	t, why := f.trace()
 	if slices.ContainsFunc(why, func(w string) bool { return w != "" }) {

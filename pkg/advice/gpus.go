@@ -34,7 +34,6 @@ type site struct {
 	untainted string
 }
 
-// poolsOf returns the NodePools that name a GPUNodeClass.
 func (f *fleet) poolsOf(class string) (pools []*karpv1.NodePool) {
 	for j := range f.cluster.NodePools {
 		if np := &f.cluster.NodePools[j]; facts.IsOurs(np) && np.Spec.Template.Spec.NodeClassRef.Name == class {
@@ -83,7 +82,6 @@ func (x *site) known(f *fleet) bool {
 	return !slices.ContainsFunc(x.workloads(f), func(w *Workload) bool { return w.unknown() != "" })
 }
 
-// replicas returns the number of replicas of each GPU.
 func (x *site) replicas() int64 {
 	if n := x.class.Spec.Sharing.Replicas; n != nil {
 		return int64(*n)

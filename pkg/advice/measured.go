@@ -99,7 +99,6 @@ func (w *Workload) String() string {
 	return fmt.Sprintf("%s %s/%s", w.Kind, w.Namespace, w.Name)
 }
 
-// hours returns for how many hours pods ran.
 func (w *Workload) hours() (sum float64) {
 	for _, r := range w.Runs {
 		sum += (r.To - r.From).Hours()
@@ -196,7 +195,6 @@ func templateOf(p *Pod) corev1.Pod {
 	return pod
 }
 
-// mostOf returns how many of the runs overlap at most.
 func mostOf(runs []Run) int {
 	type edge struct {
 		at   time.Duration

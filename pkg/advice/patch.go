@@ -8,7 +8,6 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// object is a part of a patch.
 type object = map[string]any
 
 func (w *Workload) patchOf(template object) Patch {

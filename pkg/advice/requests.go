@@ -36,7 +36,6 @@ func memoryBytes(u Use) int64 { return max(minMemoryBytes, stepped(u.Max*margin)
 
 func stepped(bytes float64) int64 { return int64(math.Ceil(bytes/memoryStep)) * memoryStep }
 
-// lower is a lower request of a container.
 type lower struct {
 	container string
 	resource  corev1.ResourceName

@@ -28,7 +28,6 @@ func newSearch(f *fleet, changes []change) *search {
 	return s
 }
 
-// prices returns the price with each of the sets of changes.
 func (s *search) prices(sets ...[]int) []planner.MicroUSD {
 	all := make([]planner.MicroUSD, len(sets))
 	places := make(chan struct{}, runtime.GOMAXPROCS(0))
@@ -51,7 +50,6 @@ func (s *search) prices(sets ...[]int) []planner.MicroUSD {
 	return all
 }
 
-// of returns the changes with the indices.
 func (s *search) of(set []int) (all []change) {
 	for _, i := range set {
 		all = append(all, s.changes[i])

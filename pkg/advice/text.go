@@ -75,7 +75,6 @@ func (c *Change) text(b *strings.Builder) {
 	}
 }
 
-// broken breaks a command that is longer than a line.
 func broken(command string) string {
 	if at := strings.Index(command, " --"); len(command) > columns && at > 0 {
 		return command[:at] + " \\\n " + command[at:]
@@ -105,7 +104,6 @@ func (a *Advice) monthly(micro planner.MicroUSD) planner.MicroUSD {
 	return planner.MicroUSD(float64(micro) * (30 * 24 * time.Hour).Hours() / a.To.Sub(a.From).Hours())
 }
 
-// part returns an amount as a part of the price of the replay.
 func (a *Advice) part(micro planner.MicroUSD) string {
 	return fmt.Sprintf("%.0f %%", 100*float64(micro)/float64(max(1, a.Replayed)))
 }

@@ -68,7 +68,6 @@ func (f *fleet) types(s *planner.Snapshot, j int) (c change, ok bool) {
 	return c, true
 }
 
-// gpus returns the sorted names of the GPUs that each NodePool allows.
 func (f *fleet) gpus(s *planner.Snapshot) map[string][]string {
 	all, names := f.cluster.InstanceTypes(), map[string][]string{}
 	for _, o := range s.Offerings {

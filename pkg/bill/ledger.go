@@ -76,7 +76,6 @@ func (l *Ledger) Discounts(nodes []Node, labels []string) Ledger {
 	return Ledger{Shares: less(at.Shares, l.Shares), Owners: less(at.Owners, l.Owners), Labels: less(at.Labels, l.Labels)}
 }
 
-// less returns the amounts of a without those of b.
 func less[K comparable](a, b map[K]int64) map[K]int64 {
 	left := maps.Clone(a)
 	for key, amount := range b {

@@ -69,7 +69,6 @@ func (c Coverage) MissingIn(r Range) int {
 	return sum
 }
 
-// namedGaps is the number of gaps that Text names.
 const namedGaps = 4
 
 // Text says which hours have no data. It returns "" if none is missing.

@@ -224,7 +224,6 @@ func (c cells) add(span int, key Key, a Amounts) {
 	}
 }
 
-// summed returns the sum of each key, and of all.
 func summed(all cells) (sums map[Key]Amounts, totals Amounts) {
 	sums = map[Key]Amounts{}
 	for _, cell := range all {
@@ -242,7 +241,6 @@ type place struct {
 	pool, class string
 }
 
-// billed returns what the machines cost.
 func billed(all []Machines, spans int) map[place]Amounts {
 	sums := map[place]Amounts{}
 	for _, m := range all {

@@ -5,7 +5,6 @@ import (
 	"slices"
 )
 
-// discounted reports whether anything has another price in the cloud's list.
 func (m *Measured) discounted() bool {
 	return slices.ContainsFunc(m.Machines, func(b Machines) bool { return b.Discount != 0 }) ||
 		slices.ContainsFunc(m.Uses, func(u Use) bool { return u.Discount != 0 }) ||

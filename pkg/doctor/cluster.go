@@ -37,7 +37,6 @@ func poolFailed(np *karpv1.NodePool, kind string) *status.Condition {
 	return nil
 }
 
-// conditionText joins a reason and a message.
 func conditionText(reason, text string) string {
 	return strings.TrimSuffix(strings.TrimSpace(reason+": "+strings.TrimSuffix(text, ".")), ":")
 }
@@ -232,7 +231,6 @@ func (f *Facts) pools() []snapshot.Pool {
 	return f.nodePools
 }
 
-// classes returns the GPUNodeClasses by name.
 func (f *Facts) classes() []*v1alpha1.GPUNodeClass {
 	if f.Cluster == nil {
 		return nil

@@ -117,7 +117,6 @@ func (r Right) String() string {
 	return text
 }
 
-// action returns the verb and the resource.
 func (r Right) action() string {
 	text := r.Verb + " " + r.Resource
 	if r.Group != "" {

@@ -33,7 +33,6 @@ func minorVersion(of string) (int, bool) {
 	return n, err == nil
 }
 
-// unread reports data that could not be read.
 func unread(f *Facts) []Finding {
 	var all []Finding
 	for _, u := range f.Unread {
@@ -196,7 +195,6 @@ func crdsDiffer(f *Facts) []Finding {
 	return all
 }
 
-// maxRights limits the number of rights in a message.
 const maxRights = 5
 
 func rightsDenied(f *Facts) []Finding {

@@ -118,7 +118,6 @@ func increaseQuota(q catalog.Quota, vcpus any) string {
 // quotaKey identifies a quota of the account.
 type quotaKey struct{ group, capacityType string }
 
-// need is what NodePools need from a quota of the account.
 type need struct {
 	// smallest is the number of vCPUs of the smallest machine, and pools are the NodePools that may launch machines of the quota.
 	smallest int64

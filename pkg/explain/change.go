@@ -166,7 +166,6 @@ func eachList(p *corev1.Pod, f func(corev1.ResourceList)) {
 	}
 }
 
-// changed returns a pod with changes.
 func changed(pod *corev1.Pod, changes []Change) *corev1.Pod {
 	p := pod.DeepCopy()
 	for _, c := range changes {

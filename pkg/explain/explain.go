@@ -73,7 +73,6 @@ func plan(view snapshot.View) attempt {
 	return attempt{made.View, made.Plan}
 }
 
-// launch returns the launch with a pod, or nil if there is none.
 func (a *attempt) launch(pod string) *planner.Launch {
 	for i := range a.plan.Launches {
 		if slices.Contains(a.plan.Launches[i].Pods, pod) {
@@ -83,7 +82,6 @@ func (a *attempt) launch(pod string) *planner.Launch {
 	return nil
 }
 
-// node returns the index of the node on which a pod is placed, or -1 if there is none.
 func (a *attempt) node(pod string) int {
 	for _, p := range a.plan.Placements {
 		if slices.Contains(p.Pods, pod) {
@@ -122,7 +120,6 @@ func timeOrNil(t time.Time) *time.Time {
 	return &t
 }
 
-// sentence joins clauses with semicolons.
 func sentence(clauses ...string) string {
 	return strings.Join(slices.DeleteFunc(clauses, func(s string) bool { return s == "" }), "; ")
 }

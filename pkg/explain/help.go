@@ -250,7 +250,6 @@ func labelOf(pool *snapshot.Pool, key string) string {
 	return best
 }
 
-// oneReplica returns the change to request one replica.
 func oneReplica(pod *corev1.Pod) Change {
 	return Change{Action: SetRequest, Key: string(facts.GPURequestOf(pod).Resource), Value: "1"}
 }
@@ -323,7 +322,6 @@ func loweredRequests(pod *corev1.Pod, c *planner.Class, o *planner.Offering) (ch
 	return changes, kept
 }
 
-// mebibytes returns an amount of memory, rounded down.
 func mebibytes(bytes int64) string {
 	return amount.Text(resource.MustParse(strconv.FormatInt(bytes>>20, 10) + "Mi"))
 }

@@ -39,7 +39,6 @@ func (x *Explainer) judge() *judged {
 	return &judged{judge: disruption.NewJudge(disruption.Look(x.cluster, &plan, &headroom, diagnosis, s.Evictions, s.Settle)), view: &plan.View}
 }
 
-// of returns the verdict on a machine.
 func (j *judged) of(claim string) disruption.Verdict {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -71,7 +70,6 @@ func notKarves(canary bool) string {
 	return "was not launched by Karve, so Karve does not delete it"
 }
 
-// machine explains one of Karve's machines.
 func (x *Explainer) machine(m *records.Machine) NodeAnswer {
 	a := NodeAnswer{
 		NodeClaim: m.Claim.Name, NodePool: m.Pool(), State: x.stateOf(m), Replicas: m.Exposed(), Held: m.ReplicasInUse(), Since: timeOrNil(m.Claim.CreationTimestamp.Time),
@@ -242,7 +240,6 @@ func priceOf(m *records.Machine) (own, list *planner.MicroUSD) {
 	return &price, new(planner.MicroUSD(m.ListMicroUSDPerHour()))
 }
 
-// running explains a pod that is bound to a node.
 func (x *Explainer) running(a *PodAnswer, pod *corev1.Pod) {
 	a.Rules = rulesOf(pod)
 	view := x.view()

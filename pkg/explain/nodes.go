@@ -191,7 +191,6 @@ func refusedByCheck(now *attempt, class, node int) string {
 	return "excluded by its rules about other pods together"
 }
 
-// quotaLeft returns how much of a quota a node has left.
 func quotaLeft(s *planner.Snapshot, node, quota int) int64 {
 	for _, a := range s.Nodes[node].Quotas {
 		if a.Quota == quota {

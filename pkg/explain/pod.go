@@ -58,7 +58,6 @@ func (x *Explainer) foreign(pod *corev1.Pod) string {
 	return fmt.Sprintf("requests no GPU resource, so Karve does nothing for it; Karve's NodePools serve %s", strings.Join(served, " and "))
 }
 
-// waiting explains a pod without a node.
 func (x *Explainer) waiting(a *PodAnswer, pod *corev1.Pod) {
 	now := x.planned()
 	group := now.view.GroupOf(pod)

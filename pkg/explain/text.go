@@ -13,7 +13,6 @@ import (
 	"karve.sh/karve/pkg/words"
 )
 
-// unknown stands for an unknown value.
 const unknown = "-"
 
 // Text returns the answer as text. Times are relative to now. If wide is true, it includes the planner's messages and the rules of the pod.
@@ -74,7 +73,6 @@ func (a *PodAnswer) pools(wide bool) table.Table {
 	return t
 }
 
-// nodes returns the counts of nodes in one line.
 func (a *PodAnswer) nodes() string {
 	var parts []string
 	for _, n := range a.Nodes {
@@ -237,7 +235,6 @@ func ageOf(since *time.Time, now time.Time) string {
 	return age(now, *since)
 }
 
-// inWords formats a time relative to now.
 func inWords(t, now time.Time) string {
 	if !t.After(now) {
 		return "now"

@@ -19,7 +19,6 @@ const (
 	maxClaims = 1_000_000
 )
 
-// budget is what may still be read.
 type budget struct{ bytes, objects int }
 
 // spend returns an error if a document does not fit in the budget. Its size is that of its JSON.

@@ -186,7 +186,6 @@ func (r *reader) keep(d document, k kind, gk schema.GroupKind, h header) error {
 	return nil
 }
 
-// id returns a key that is unique to an object.
 func id(kind schema.GroupKind, namespace, name string) string {
 	return fmt.Sprintf("%s %s/%s", kind, namespace, name)
 }

@@ -34,7 +34,6 @@ func (p place) String() string {
 	return s
 }
 
-// document is one object as JSON.
 type document struct {
 	place
 	json []byte

@@ -30,7 +30,6 @@ func limitRangeOf(object *corev1.LimitRange) limitRange {
 	return l
 }
 
-// validLimits returns an error for limits that are no amounts.
 func validLimits(object *corev1.LimitRange) error {
 	var errs []error
 	for i, item := range object.Spec.Limits {
@@ -70,7 +69,6 @@ func (l *limitRange) setDefaults(pod *corev1.PodSpec) {
 	}
 }
 
-// refuse returns why the API server would refuse a pod, or "".
 func (l *limitRange) refuse(pod *corev1.Pod) string {
 	for _, item := range l.items {
 		switch item.Type {

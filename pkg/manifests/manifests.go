@@ -137,7 +137,6 @@ func Read(ctx context.Context, files []File) (*facts.Cluster, Skipped, error) {
 	return r.cluster, r.skipped, nil
 }
 
-// readObjects reads the objects of kinds that are late or not.
 func (r *reader) readObjects(ctx context.Context, late bool) {
 	for _, o := range r.objects {
 		if o.kind.late == late {
@@ -189,14 +188,12 @@ func (s *Skipped) UseInstanceTypes(c *facts.Cluster, listing catalog.Listing) er
 	return errors.Join(errs...)
 }
 
-// notObject records that a file has a document that is not a Kubernetes object.
 func (r *reader) notObject(file string) {
 	if !slices.Contains(r.skipped.NotObjects, file) {
 		r.skipped.NotObjects = append(r.skipped.NotObjects, file)
 	}
 }
 
-// reader collects the contents of the documents.
 type reader struct {
 	left      budget
 	cluster   *facts.Cluster
@@ -328,7 +325,6 @@ func kindName(group, kind string) string {
 	return kind + "." + group
 }
 
-// namedClass reports whether a reference to a node class is complete.
 func namedClass(ref *karpv1.NodeClassReference) bool {
 	return ref != nil && ref.Group != "" && ref.Kind != "" && ref.Name != ""
 }

@@ -59,7 +59,6 @@ var effects = map[schema.GroupKind]string{
 
 const scales = "sets the number of pods: the plan has that of the workload"
 
-// isNodeClass reports whether objects of a kind are node classes of a cloud.
 func isNodeClass(gk schema.GroupKind) bool {
 	return slices.ContainsFunc(clouds.All, func(p *cloud.Provider) bool { return p.NodeClass == gk })
 }
@@ -191,7 +190,6 @@ func ownersIn(f fields) []metav1.OwnerReference {
 	return owners
 }
 
-// trainer is the group of Kubeflow's trainer.
 const trainer = "trainer.kubeflow.org"
 
 // trainJob is a TrainJob, whose pods are those of its runtime.

@@ -125,7 +125,6 @@ func withoutStated(pod *corev1.Pod, name corev1.ResourceName) (container string,
 	return all[i].Name, true
 }
 
-// refuse returns why the API server would not create one more pod, or "".
 func (q *quota) refuse(pod *corev1.Pod, used map[corev1.ResourceName]int64) string {
 	if !q.counts(pod) {
 		return ""

@@ -50,7 +50,6 @@ func (f fields) objects(path ...string) []fields {
 	return all
 }
 
-// text returns the string at a path. It is "" if there is none.
 func (f fields) text(path ...string) string {
 	s, _ := f.at(path...).(string)
 	return s
@@ -304,7 +303,6 @@ func mentionsGPU(v any) bool {
 	return false
 }
 
-// isZero reports whether a value is an amount of zero.
 func isZero(v any) bool {
 	q, err := amount.Parse(fmt.Sprint(v))
 	return err == nil && q.IsZero()

@@ -35,7 +35,6 @@ type workload struct {
 	at     place
 }
 
-// workload adds a workload that creates pods.
 func (r *reader) workload(w workload, template corev1.PodTemplateSpec, replicas *int32, selector *metav1.LabelSelector) error {
 	w.object.Namespace = namespaceOf(w.object.Namespace)
 	w.labels, w.annotations, w.spec, w.replicas = template.Labels, template.Annotations, template.Spec, 1
@@ -151,7 +150,6 @@ func (r *reader) makePodsOf(w *workload, missing int, names map[string]bool) {
 	}
 }
 
-// holdGated records a workload whose pods have scheduling gates.
 func (r *reader) holdGated(w *workload) {
 	var gates []string
 	for _, gate := range w.spec.SchedulingGates {

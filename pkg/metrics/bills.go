@@ -73,7 +73,6 @@ func (b *bills) Collect(to chan<- prometheus.Metric) {
 	to <- prometheus.MustNewConstMetric(b.unknown, prometheus.GaugeValue, float64(sums.Unpriced))
 }
 
-// export exports the amounts of a ledger.
 func export(to chan<- prometheus.Metric, l *bill.Ledger, share, owner, label *prometheus.Desc) {
 	for s, micro := range l.Shares {
 		gauge(to, share, micro, s.NodePool, s.GPUNodeClass, string(s.For))
@@ -86,7 +85,6 @@ func export(to chan<- prometheus.Metric, l *bill.Ledger, share, owner, label *pr
 	}
 }
 
-// each exports the price of each node, and the shares of its pods.
 func (b *bills) each(nodes []bill.Node, to chan<- prometheus.Metric) {
 	seen := map[string]bool{"": true} // Machines without a Node, and canaries.
 	for i := range nodes {

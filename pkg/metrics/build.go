@@ -9,7 +9,6 @@ import (
 	"karve.sh/karve/pkg/version"
 )
 
-// registerBuild registers a metric with the version of the program.
 func registerBuild(r prometheus.Registerer) {
 	g := promauto.With(r).NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "build_info", Help: "1, with the program's version."}, []string{"version", "revision", "goversion"})
 	built := version.This()

@@ -106,7 +106,6 @@ func (b *builder) pool(np *karpv1.NodePool) Pool {
 	return p
 }
 
-// addMachine adds one of Karve's machines and its pods.
 func (b *builder) addMachine(o *Overview, m *records.Machine) {
 	n := Node{
 		Name: m.Claim.Name, NodeClaim: m.Claim.Name, Pool: m.Pool(), Resource: m.Promise.ResourceNames(), Created: m.Claim.CreationTimestamp.Time,
@@ -364,7 +363,6 @@ func (n *Node) Running() bool {
 	}
 }
 
-// sum sets the totals of the pools and of all nodes.
 func (o *Overview) sum() {
 	pools := map[string]*Totals{}
 	for i := range o.Pools {

@@ -23,7 +23,6 @@ type question struct {
 	frozen   []bool
 }
 
-// plan returns the plan for the pending pods of a view.
 func (p *Planner) plan(ctx context.Context, view snapshot.View) checked.Plan {
 	p.making.Add(1)
 	defer p.making.Add(-1)
@@ -50,7 +49,6 @@ func (p *Planner) plan(ctx context.Context, view snapshot.View) checked.Plan {
 	return plan
 }
 
-// headroom returns the headroom after a plan for pending pods.
 func (p *Planner) headroom(ctx context.Context, after *checked.Plan) checked.Headroom {
 	p.making.Add(1)
 	defer p.making.Add(-1)

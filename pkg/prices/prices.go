@@ -89,7 +89,6 @@ func Parse(text []byte) ([]Rule, error) {
 	return rules, validate(rules)
 }
 
-// validate returns all errors of rules, joined.
 func validate(rules []Rule) error {
 	if len(rules) > MaxRules {
 		return fmt.Errorf("there are %d rules for prices, and at most %d are allowed", len(rules), MaxRules)

@@ -37,7 +37,6 @@ func busy(s *v1alpha1.Sharing, replicas int64) *Busy {
 	return nil
 }
 
-// busyColumns are the columns of cells.
 var busyColumns = []table.Column{{Title: "COMPUTE", Right: true}, {Title: "REQUESTS", Right: true}}
 
 // cells returns the share of the GPU's compute and the latency of requests.
@@ -51,7 +50,6 @@ func (b *Busy) cells() []string {
 	return []string{fmt.Sprintf("%.0f %%", 100*b.Compute), fmt.Sprintf("%.1f ms", b.RequestP99)}
 }
 
-// legend explains the columns.
 func (b *Busy) legend() string {
 	return fmt.Sprintf(`
 COMPUTE and REQUESTS are for pods that are all busy, as measured on an %s with 1, 2, 4, 8 and 16 pods; other numbers have the figures of the next larger one.

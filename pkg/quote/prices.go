@@ -34,7 +34,6 @@ func pricesOf(view *snapshot.View, s planner.Snapshot, plan planner.Plan) Prices
 	return p
 }
 
-// minimized returns the price that the plan minimizes.
 func (p *Prices) minimized() planner.MicroUSD {
 	if p.Work != nil {
 		return *p.Work

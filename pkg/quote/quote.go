@@ -111,7 +111,6 @@ type Unplanned struct {
 	Message string `json:"message"`
 }
 
-// complete reports whether the plan has a place for every pod.
 func (q *Quote) complete() bool {
 	unplaced, _ := q.split()
 	return len(unplaced)+len(q.Unserved)+len(q.Refused)+len(q.Unplanned) == 0
@@ -206,7 +205,6 @@ func Of(c *facts.Cluster, search Search) (Quote, error) {
 	return q, err
 }
 
-// places sets where the plan places the pods of the view.
 func (q *Quote) places(view *snapshot.View, plan planner.Plan) {
 	for _, launch := range plan.Launches {
 		claim := claimOf(view, launch)

@@ -52,7 +52,6 @@ type ComparisonRow struct {
 	Cheapest bool `json:"cheapest,omitempty"`
 }
 
-// alternative is a strategy to compare.
 type alternative struct {
 	// isolates is a word for what the strategy isolates between the pods on a GPU.
 	isolates string
@@ -324,7 +323,6 @@ func (c *Comparison) Text() string {
 	return tableText(&t, measured, strings.Join(slices.Compact(why), "\n"))
 }
 
-// perGPU returns the numbers of replicas of a GPU.
 func (r *ComparisonRow) perGPU() string {
 	switch {
 	case r.Machines == 0:

@@ -77,7 +77,6 @@ func (c *Claim) machine() string {
 	return strings.Join(c.InstanceTypes, ",")
 }
 
-// capacity returns the capacity type, with the ID of the reservation.
 func (c *Claim) capacity() string { return catalog.Capacity(c.CapacityType, c.Reservation) }
 
 // sameKind reports whether two claims differ only in their pods.
@@ -108,7 +107,6 @@ func (q *Quote) addPods(t *table.Table, head, pods []string) {
 	}
 }
 
-// placements returns the nodes on which pods fit.
 func (q *Quote) placements() table.Table {
 	t := table.Table{Columns: []table.Column{{Title: "NODE WITH ROOM"}, {Title: "PODS", Right: true}, {Title: "FOR"}}}
 	for _, p := range q.Placements {

@@ -11,7 +11,6 @@ import (
 	"karve.sh/karve/pkg/snapshot/facts"
 )
 
-// workloadOf returns the namespace/name of the workload that created a pod.
 func workloadOf(p *corev1.Pod) string {
 	_, name := facts.OwnerOf(p)
 	return p.Namespace + "/" + name

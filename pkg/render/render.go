@@ -177,7 +177,6 @@ func writtenByOthers(key string) bool {
 	return nodelabels.Written(key) || nodelabels.Current(key) != key
 }
 
-// alternatives returns the other offerings that the NodeClaim allows.
 func alternatives(view *snapshot.View, launch planner.Launch) []*snapshot.Offering {
 	others := make([]*snapshot.Offering, len(launch.Alternatives))
 	for i, index := range launch.Alternatives {
@@ -186,7 +185,6 @@ func alternatives(view *snapshot.View, launch planner.Launch) []*snapshot.Offeri
 	return others
 }
 
-// replaced returns the names of the nodes on which the pods run now.
 func replaced(view *snapshot.View, pods []string) []string {
 	nodes := map[string]bool{}
 	for _, name := range pods {
@@ -208,7 +206,6 @@ func repairs(view *snapshot.View, pods []string) int {
 	return most
 }
 
-// annotations returns the annotations of a NodeClaim, which include its promise.
 func annotations(pool *snapshot.Pool, o *snapshot.Offering, gpus, replicas int64, slots nodecontract.Slots, replaced []string) map[string]string {
 	a := map[string]string{}
 	maps.Copy(a, pool.NodePool.Spec.Template.Annotations)

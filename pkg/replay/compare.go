@@ -73,7 +73,6 @@ func Step(t *Trace) time.Duration {
 	return step
 }
 
-// arrivals returns the number of steps in which pods arrive.
 func (t *Trace) arrivals(step time.Duration) int {
 	n, last := 0, time.Duration(-1)
 	for i := range t.Pods {
@@ -183,7 +182,6 @@ func Planned(t *Trace, n int) planner.MicroUSD {
 	return planner.MicroUSD(sum * t.End.Hours() / float64(n))
 }
 
-// outcome replays a trace with a policy that decides in steps.
 func outcome(t *Trace, s Setup, step time.Duration) (o Outcome, hours, running float64, err error) {
 	s.Scheduler, s.Every, s.Batch, s.Trusting = LeastAllocated, max(soonest, step, (t.end(step)/consolidations).Round(step)), step, true
 	var sums [parts]planner.MicroUSD

@@ -73,7 +73,6 @@ func (f *FixedRate) Consolidate(w *world, s Scheduler) int {
 	return f.last.take(w, s, f.last.found.Proposals)
 }
 
-// search looks for steps, unless nothing has changed since the last search.
 func (x *search) search(w *world, solver solve.Solver, restart planner.MicroUSD, move func(pod int) planner.MicroUSD, stays func(pod int) bool) {
 	l := w.layout(move, stays)
 	if x.seen == w.changes+1 && len(x.layout.Machines) == len(l.Machines) {

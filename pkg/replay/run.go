@@ -165,7 +165,6 @@ func (t *Trace) byEnd() []int {
 	return pods
 }
 
-// running returns the number of running pods.
 func (w *world) running() int {
 	n := 0
 	for _, m := range w.machines {

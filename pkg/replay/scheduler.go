@@ -63,7 +63,6 @@ func (s Scheduler) order(w *world) {
 	})
 }
 
-// schedule places pending pods where there is room.
 func (s Scheduler) schedule(w *world) {
 	s.order(w)
 	w.waiting = slices.DeleteFunc(w.waiting, func(pod int) bool {

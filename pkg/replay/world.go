@@ -68,7 +68,6 @@ func newWorld(t *Trace) *world {
 	return w
 }
 
-// admitted reports whether pods of a shape may run on a machine.
 func (w *world) admitted(shape int, m *machine) bool {
 	return w.admits[shape] == nil || w.admits[shape][m.offering]
 }
@@ -191,7 +190,6 @@ func (w *world) evict(leave []*machine) int {
 	return n
 }
 
-// drop removes empty machines.
 func (w *world) drop() {
 	w.machines = slices.DeleteFunc(w.machines, func(m *machine) bool { return len(m.pods) == 0 })
 }
@@ -224,7 +222,6 @@ func (w *world) snapshot(all bool) planner.Snapshot {
 	return s
 }
 
-// cost returns the price of the machines per hour.
 func (w *world) cost() planner.MicroUSD {
 	var sum planner.MicroUSD
 	for _, m := range w.machines {

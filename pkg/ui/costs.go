@@ -25,7 +25,6 @@ const (
 	costsKept = 16
 )
 
-// costAnswer is what the page shows of a ledger.
 type costAnswer struct {
 	Cluster string    `json:"cluster,omitempty"`
 	From    time.Time `json:"from"`
@@ -103,7 +102,6 @@ func (s *Server) costCSV(w http.ResponseWriter, r *http.Request) {
 	_ = l.CSV(w) // If it fails, the client is gone.
 }
 
-// ledger returns what a request asks for, or responds with an error.
 func (s *Server) ledger(w http.ResponseWriter, r *http.Request) (*cost.Ledger, cost.Grouping, bool) {
 	if s.config.Costs == nil {
 		http.Error(w, "This page does not know a Prometheus: see --prometheus of kubectl karve ui, and ui.prometheus of the chart.", http.StatusNotFound)
@@ -185,7 +183,6 @@ func costAnswerOf(cluster string, l *cost.Ledger, by cost.Grouping) costAnswer {
 	return a
 }
 
-// nameOf returns the name of a row in the legend.
 func nameOf(by cost.Grouping, key cost.Key) string {
 	var parts []string
 	for _, cell := range by.Cells(key) {

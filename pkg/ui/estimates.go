@@ -28,7 +28,6 @@ const (
 	reasonPlaced  = "HasRoom"
 )
 
-// planFor limits the search for one plan of the page. The plans are only shown.
 const planFor = 300 * time.Millisecond
 
 // searching returns solvers that stop after planFor, and when the context ends.

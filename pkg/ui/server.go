@@ -208,7 +208,6 @@ func (s *Server) Run(ctx context.Context) {
 	}
 }
 
-// rest is the time between two estimates.
 const rest = 5 * time.Second
 
 // estimating renews the estimates after the cluster has changed, with a rest in between.
@@ -253,7 +252,6 @@ func (s *Server) wanted() bool {
 // longest is the time limit of a read of the cluster.
 const longest = 30 * time.Second
 
-// read reads the cluster with a time limit.
 func (s *Server) read(ctx context.Context) (*facts.Cluster, error) {
 	ctx, stop := context.WithTimeoutCause(ctx, longest, fmt.Errorf("the cluster has not answered for %s", longest))
 	defer stop()
@@ -275,7 +273,6 @@ func (s *Server) controller(ctx context.Context) leader.Leader {
 	return s.works
 }
 
-// look reads the cluster, and shows it if it has changed.
 func (s *Server) look(ctx context.Context) {
 	c, err := s.read(ctx)
 	var works leader.Leader

@@ -66,7 +66,6 @@ const (
 	byReplicas = byPod + ", nodepool, owner_kind, owner"
 )
 
-// reader collects answers.
 type reader struct {
 	p    *promquery.Client
 	q    Query
@@ -110,7 +109,6 @@ func Read(ctx context.Context, p *promquery.Client, q Query) (Found, error) {
 	return found, nil
 }
 
-// of returns a metric of the cluster.
 func (r *reader) of(metric string, matchers ...string) string {
 	if r.q.Cluster != "" {
 		matchers = append(matchers, fmt.Sprintf("cluster=%q", r.q.Cluster))
@@ -134,7 +132,6 @@ func (r *reader) oneCluster(ctx context.Context) error {
 
 func keyOf(m model.Metric) string { return string(m["namespace"] + "/" + m["pod"]) }
 
-// addRuns adds an answer with the pods that hold replicas.
 func (r *reader) addRuns(answer model.Matrix) {
 	for _, s := range answer {
 		key := keyOf(s.Metric)
@@ -178,7 +175,6 @@ func (r *reader) finishRuns() {
 	}
 }
 
-// requests reads what the containers of pods requested.
 func (r *reader) requests(ctx context.Context) error {
 	span := model.Duration(r.q.To.Sub(r.q.From))
 	answer, err := r.p.At(ctx, fmt.Sprintf("max by (%s, container, resource) (last_over_time(%s[%s])) and on (%s) last_over_time(%s[%s])",

@@ -140,7 +140,6 @@ func subnetsOf(class *unstructured.Unstructured) map[string]string {
 	return zones
 }
 
-// imagesOf returns the images in the status of an EC2NodeClass, or nil if they cannot be read.
 func imagesOf(class *unstructured.Unstructured) []cloud.Image {
 	found, _, err := unstructured.NestedSlice(class.Object, "status", "amis")
 	if err != nil {

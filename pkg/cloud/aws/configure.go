@@ -173,7 +173,6 @@ func (c *machineClass) pods(t *catalog.InstanceType) int64 {
 	return max(0, min(pods, amount.Most))
 }
 
-// storage returns the size of the disk that pods use.
 func (c *machineClass) storage(t *catalog.InstanceType) int64 {
 	if gb, err := strconv.ParseInt(t.Labels[nvmeLabel], 10, 64); err == nil && c.Spec.InstanceStorePolicy == "RAID0" && gb > 0 {
 		return amount.Times(gb, 1e9)

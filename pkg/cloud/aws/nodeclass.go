@@ -33,13 +33,11 @@ type nodeClass struct {
 	} `json:"status"`
 }
 
-// term is an item of spec.amiSelectorTerms.
 type term struct {
 	Alias string `json:"alias,omitempty"`
 	ID    string `json:"id,omitempty"`
 }
 
-// ami is an item of status.amis.
 type ami struct {
 	ID           string                           `json:"id"`
 	Name         string                           `json:"name"`

@@ -40,7 +40,6 @@ type Query struct {
 	Now time.Time
 }
 
-// parallel is the number of queries at the same time.
 const parallel = 4
 
 // Data is how much of what Ledger needs a Prometheus has.
@@ -71,7 +70,6 @@ func Ledger(ctx context.Context, p *promquery.Client, q Query) (*cost.Ledger, er
 	return cost.Build(measured, q.By), nil
 }
 
-// read returns what was measured.
 func read(ctx context.Context, p *promquery.Client, q Query) (cost.Measured, error) {
 	m := cost.Measured{Range: q.Range}
 	cluster, windows, unpricedHours, err := coverage(ctx, p, q)
@@ -324,7 +322,6 @@ func (r reader) over(metric, labels string, more ...string) func(time.Duration) 
 	}
 }
 
-// overPods returns the query for the sum of a metric of pods over a span.
 func (r reader) overPods(metric string) func(time.Duration) string {
 	selected := metric + matchers(equals("cluster", r.cluster), `owner_kind!="DaemonSet"`)
 	return func(span time.Duration) string {

@@ -212,7 +212,6 @@ func layoutOf(groups []v1alpha1.MIGGroup, apart bool, m *mig.Model) *v1alpha1.MI
 	return layout
 }
 
-// concerns reports whether the item is for GPUs of a model.
 func (it *item) concerns(m *mig.Model) bool {
 	return len(it.Filter) == 0 || slices.ContainsFunc(it.Filter, func(id string) bool {
 		of, ok := filters[strings.ToUpper(strings.TrimPrefix(strings.TrimPrefix(id, "0x"), "0X"))]

@@ -23,7 +23,6 @@ const (
 	ARM64 = "arm64"
 )
 
-// awsArchitecture returns the name that AWS uses for an architecture.
 func awsArchitecture(architecture string) string {
 	if architecture == AMD64 {
 		return string(ec2types.ArchitectureTypeX8664)
@@ -50,7 +49,6 @@ type Image struct {
 // Release returns the release of the image, or its ID if the name has no release.
 func (i Image) Release() string { return aws.ReleaseOf(i.ID, i.Name) }
 
-// ssmAPI and ec2API are the methods of the clients that Finder calls.
 type ssmAPI interface {
 	GetParameter(ctx context.Context, in *ssm.GetParameterInput, options ...func(*ssm.Options)) (*ssm.GetParameterOutput, error)
 }

@@ -166,7 +166,6 @@ func (c *Catalog) problemOf(ctx context.Context, clients *api.Clients, err error
 	return c.diagnose(ctx, clients, err)
 }
 
-// wanted returns the instance types of the reservations to count, by ID.
 func (c *Catalog) wanted() map[string]string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -186,7 +185,6 @@ func (c *Catalog) wanted() map[string]string {
 	return wanted
 }
 
-// recount stores the result of an attempt to count the wanted reservations.
 func (c *Catalog) recount(ctx context.Context, wanted map[string]string, counts map[string]count, p *problem) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -214,7 +212,6 @@ func (c *Catalog) recount(ctx context.Context, wanted map[string]string, counts 
 	r.next = make(chan struct{})
 }
 
-// reservationsSource is the label value in metrics.
 const reservationsSource = "capacity-reservations"
 
 // describeReservations counts the slots of reservations, which are given with their instance types. Those that EC2 does not list as active have none. The filter by
