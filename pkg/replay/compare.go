@@ -183,12 +183,12 @@ func Planned(t *Trace, n int) planner.MicroUSD {
 }
 
 func outcome(t *Trace, s Setup, step time.Duration) (o Outcome, hours, running float64, err error) {
-	s.Scheduler, s.Every, s.Batch, s.Trusting = LeastAllocated, max(soonest, step, (t.end(step)/consolidations).Round(step)), step, true
+	s.Every, s.Batch, s.Trusting = max(soonest, step, (t.end(step)/consolidations).Round(step)), step, true
 	var sums [parts]planner.MicroUSD
 	var counts [parts]int
 	end := t.end(s.Batch)
 	var total, rest planner.MicroUSD // rest is in micro-dollars times seconds per hour.
-	s.Seen = func(now time.Duration, price planner.MicroUSD, _ int) {
+	s.Seen = func(now time.Duration, price planner.MicroUSD) {
 		part := min(parts-1, int(now*parts/(end+1)))
 		sums[part] += price
 		counts[part]++

@@ -42,7 +42,7 @@ type search struct {
 }
 
 // Consolidate carries out the steps towards the cheaper layout for which the account pays.
-func (k *Karve) Consolidate(w *world, s Scheduler) int {
+func (k *Karve) Consolidate(w *world) int {
 	now := time.Time{}.Add(w.now)
 	if k.accounts == nil {
 		k.accounts = disruption.Accounts{w.trace.Name: {At: now}}
@@ -64,13 +64,13 @@ func (k *Karve) Consolidate(w *world, s Scheduler) int {
 	k.last.search(w, k.Search, k.Restart, move, stays)
 	k.accounts.Look(now, k.last.found.Proposals, k.last.found.Proposals)
 	begun := k.accounts.Spend(disruption.Ranked(k.last.found.Proposals), func(disruption.Proposal) bool { return true }, func(disruption.Proposal) disruption.Answer { return disruption.Begins })
-	return k.last.take(w, s, begun)
+	return k.last.take(w, begun)
 }
 
 // Consolidate carries out all steps that save enough.
-func (f *FixedRate) Consolidate(w *world, s Scheduler) int {
+func (f *FixedRate) Consolidate(w *world) int {
 	f.last.search(w, f.Search, 0, func(int) planner.MicroUSD { return f.PerMove }, func(int) bool { return false })
-	return f.last.take(w, s, f.last.found.Proposals)
+	return f.last.take(w, f.last.found.Proposals)
 }
 
 func (x *search) search(w *world, solver solve.Solver, restart planner.MicroUSD, move func(pod int) planner.MicroUSD, stays func(pod int) bool) {
@@ -94,12 +94,12 @@ func (x *search) search(w *world, solver solve.Solver, restart planner.MicroUSD,
 }
 
 // take carries out proposals. It steers pods like the controller: it taints surplus machines and, while pods are handed over to one machine, all others.
-func (x *search) take(w *world, s Scheduler, begun []disruption.Proposal) (evicted int) {
+func (x *search) take(w *world, begun []disruption.Proposal) (evicted int) {
 	machines := slices.Clone(w.machines)
 	for _, p := range begun {
-		n, homes := w.take(machines, x.layout, x.steps[p.String()], s)
+		n, homes := w.take(machines, x.layout, x.steps[p.String()])
 		evicted += n
-		w.handOver(homes, s)
+		w.handOver(homes)
 	}
 	surplus := map[string]bool{}
 	for _, name := range x.found.Surplus {
@@ -112,7 +112,7 @@ func (x *search) take(w *world, s Scheduler, begun []disruption.Proposal) (evict
 }
 
 // Karpenter carries out the steps of the model of Karpenter's consolidation until there are none.
-func Karpenter(w *world, s Scheduler) int {
+func Karpenter(w *world) int {
 	evicted := 0
 	for range 200 {
 		if w.changes == w.still {
@@ -124,9 +124,9 @@ func Karpenter(w *world, s Scheduler) int {
 			w.still = w.changes
 			break
 		}
-		n, _ := w.take(slices.Clone(w.machines), l, step, s)
+		n, _ := w.take(slices.Clone(w.machines), l, step)
 		evicted += n
-		s.schedule(w)
+		w.schedule()
 		w.drop()
 		if len(w.waiting) > 0 {
 			break
@@ -163,7 +163,7 @@ type home struct {
 }
 
 // handOver schedules the pending pods of one machine after the other, the machine with the largest pod first. Meanwhile all other machines are tainted.
-func (w *world) handOver(homes []home, s Scheduler) {
+func (w *world) handOver(homes []home) {
 	largest := func(h home) (most planner.Resources) {
 		for _, pod := range h.pods {
 			if r := w.class(podOf(pod)).Requests; cmp.Or(cmp.Compare(r.Replicas, most.Replicas), cmp.Compare(r.MilliCPU, most.MilliCPU)) > 0 {
@@ -189,31 +189,24 @@ func (w *world) handOver(homes []home, s Scheduler) {
 			}
 		}
 		w.waiting = turn
-		s.schedule(w)
+		w.schedule()
 		w.waiting = append(w.waiting, later...)
 	}
 }
 
-// take carries out a step of a layout. It returns the number of evicted pods and where the plan places them. They are pending afterwards, unless the
-// scheduler places pods as planned.
-func (w *world) take(machines []*machine, l consolidate.Layout, step consolidate.Step, s Scheduler) (int, []home) {
+// take carries out a step of a layout. It returns the number of evicted pods, which are pending afterwards, and where the plan places them.
+func (w *world) take(machines []*machine, l consolidate.Layout, step consolidate.Step) (int, []home) {
 	var leave []*machine
 	for _, i := range step.Leave {
 		leave = append(leave, machines[l.Machines[i].Node])
 	}
 	n := w.evict(leave)
 	var homes []home
-	goes := func(m *machine, pods []string, gpus []int) {
-		if s.planned {
-			w.seat(m, pods, gpus, s)
-		}
-		homes = append(homes, home{m, pods})
-	}
 	for _, l := range step.Launches {
-		goes(w.launch(l.Offering), l.Pods, l.GPUs)
+		homes = append(homes, home{w.launch(l.Offering), l.Pods})
 	}
 	for _, p := range step.Placements {
-		goes(machines[p.Node], p.Pods, p.GPUs)
+		homes = append(homes, home{machines[p.Node], p.Pods})
 	}
 	return n, homes
 }

@@ -50,7 +50,7 @@ func TestPodsOfMachinesThatExpireRestart(t *testing.T) {
 		restarts     int64
 	}{{25 * time.Hour, 0, 0}, {13 * time.Hour, 0, 4}, {7 * time.Hour, 0, 12}, {7 * time.Hour, 3, 3}, {7 * time.Hour, 4, 0}} {
 		trace := aging(t, c.life, c.placeholders)
-		r, err := replay.Run(&trace, replay.Setup{Scheduler: replay.LeastAllocated, Provision: plans, Batch: step})
+		r, err := replay.Run(&trace, replay.Setup{Provision: plans, Batch: step})
 		if err != nil || int64(r.Expired) != c.restarts || r.Peak != 1 || r.Evictions != 0 {
 			t.Errorf("%+v: %d pods restarted on %d machines at a time, %v", c, r.Expired, r.Peak, err)
 		}

@@ -137,8 +137,8 @@ func online(t *replay.Trace, restart planner.MicroUSD) (float64, error) {
 	search, paid := solve.Solver{}, 0.0
 	const batch = time.Minute
 	r, err := replay.Run(t, replay.Setup{
-		Scheduler: replay.LeastAllocated, Provision: search.Plan, Consolidate: (&replay.Karve{Search: search, Restart: restart}).Consolidate, Every: batch, Batch: batch,
-		Seen: func(_ time.Duration, price planner.MicroUSD, _ int) { paid += float64(price) * batch.Hours() },
+		Provision: search.Plan, Consolidate: (&replay.Karve{Search: search, Restart: restart}).Consolidate, Every: batch, Batch: batch,
+		Seen: func(_ time.Duration, price planner.MicroUSD) { paid += float64(price) * batch.Hours() },
 	})
 	return paid + float64(restart)*float64(r.Evictions), err
 }

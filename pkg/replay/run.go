@@ -21,11 +21,8 @@ const (
 
 // Setup is the configuration of a replay.
 type Setup struct {
-	Scheduler Scheduler
 	// Provision plans for pending pods.
 	Provision func(planner.Snapshot) planner.Plan
-	// Window is how long the oldest pending pod waits before machines are launched for all pending pods. Evicted pods do not wait.
-	Window time.Duration
 	// Consolidate makes the machines cheaper at the interval Every. If nil, only empty machines are removed.
 	Consolidate Consolidation
 	Every       time.Duration
@@ -33,12 +30,12 @@ type Setup struct {
 	Batch time.Duration
 	// Trusting skips the check of every batch that no pod is lost and no machine is overcommitted. The time of the check grows with the trace.
 	Trusting bool
-	// Seen is called for each batch with its time, the price of the machines per hour and the number of running pods. It may be nil.
-	Seen func(now time.Duration, price planner.MicroUSD, pods int)
+	// Seen is called for each batch with its time and the price of the machines per hour. It may be nil.
+	Seen func(now time.Duration, price planner.MicroUSD)
 }
 
 // Consolidation removes machines of the world, whose pods become pending, and launches replacements.
-type Consolidation func(*world, Scheduler) (evicted int)
+type Consolidation func(*world) (evicted int)
 
 // Result is the outcome of a replay.
 type Result struct {
@@ -51,18 +48,11 @@ type Result struct {
 	Pods float64
 	// Unplaced counts the pods that were pending at the end of a batch, summed over all batches.
 	Unplaced int
-	// Waited is the average time that pods waited for room, including pods that found room immediately.
-	Waited time.Duration
-	// Events counts the pods that arrived, left or moved. Took is the duration of the replay. Decision and Planning are the longest durations of a single
-	// consolidation and a single plan.
-	Events                   int
-	Took, Decision, Planning time.Duration
 }
 
 // Run replays a trace. It returns an error if a pod is lost or if a machine is overcommitted.
 func Run(t *Trace, s Setup) (Result, error) {
 	var r Result
-	begin := time.Now()
 	w := newWorld(t)
 	ends := t.byEnd()
 	batch := cmp.Or(s.Batch, defaultBatch)
@@ -74,7 +64,6 @@ func Run(t *Trace, s Setup) (Result, error) {
 		for ; ended < len(ends) && t.Pods[ends[ended]].Ends <= w.now; ended++ {
 			if w.pods[ends[ended]].machine != nil {
 				w.remove(ends[ended])
-				r.Events++
 			}
 		}
 		w.waiting = slices.DeleteFunc(w.waiting, func(pod int) bool { return t.Pods[pod].Ends <= w.now })
@@ -82,13 +71,10 @@ func Run(t *Trace, s Setup) (Result, error) {
 		for ; arrived < len(t.Pods) && t.Pods[arrived].Arrives <= w.now; arrived++ {
 			if t.Pods[arrived].Ends > w.now {
 				w.waiting = append(w.waiting, arrived)
-				r.Events++
 			}
 		}
-		if s.Scheduler.schedule(w); w.due(s.Window) {
-			if err := w.settle(s, &r); err != nil {
-				return r, err
-			}
+		if err := w.settle(s); err != nil {
+			return r, err
 		}
 		if err := w.expire(s, &r); err != nil {
 			return r, err
@@ -110,15 +96,13 @@ func Run(t *Trace, s Setup) (Result, error) {
 		r.Pods += float64(pods)
 		r.Peak = max(r.Peak, len(w.machines))
 		if s.Seen != nil {
-			s.Seen(w.now, price, pods)
+			s.Seen(w.now, price)
 		}
 		batches++
 	}
 	r.Mean = paid / planner.MicroUSD(batches)
 	r.Pods /= float64(batches)
-	r.Waited = time.Duration(r.Unplaced) * batch / time.Duration(max(1, len(t.Pods)))
 	r.Launched = w.launched
-	r.Took = time.Since(begin)
 	return r, nil
 }
 
@@ -135,8 +119,8 @@ func (w *world) expire(s Setup, r *Result) error {
 		came := w.waiting
 		w.waiting = nil
 		r.Expired += w.restarts(m)
-		r.Events += w.evict([]*machine{m})
-		err := w.settle(s, r)
+		w.evict([]*machine{m})
+		err := w.settle(s)
 		w.waiting = append(came, w.waiting...)
 		if err != nil {
 			return err
@@ -173,20 +157,12 @@ func (w *world) running() int {
 	return n
 }
 
-// due reports whether a new pod has waited for at least the window.
-func (w *world) due(window time.Duration) bool {
-	return slices.ContainsFunc(w.waiting, func(pod int) bool { return w.now-w.trace.Pods[pod].Arrives >= window })
-}
-
 // consolidate removes machines and finds places for their pods. New pods that are pending stay pending.
 func (w *world) consolidate(s Setup, r *Result) error {
 	came := w.waiting
 	w.waiting = nil
-	start := time.Now()
-	n := s.Consolidate(w, s.Scheduler)
-	r.Decision = max(r.Decision, time.Since(start))
-	r.Evictions, r.Events = r.Evictions+n, r.Events+n
-	err := w.settle(s, r)
+	r.Evictions += s.Consolidate(w)
+	err := w.settle(s)
 	w.waiting = append(came, w.waiting...)
 	w.drop()
 	return err
@@ -210,16 +186,14 @@ func (t *Trace) last() time.Duration {
 
 // settle schedules pending pods and launches machines for those that do not fit, until all pods are placed. This can take several plans, because the
 // scheduler need not place pods as planned.
-func (w *world) settle(s Setup, r *Result) error {
+func (w *world) settle(s Setup) error {
 	for range 100 {
-		s.Scheduler.schedule(w)
+		w.schedule()
 		if len(w.waiting) == 0 {
 			return nil
 		}
-		start := time.Now()
 		snapshot := w.snapshot(false)
 		plan := s.Provision(snapshot)
-		r.Planning = max(r.Planning, time.Since(start))
 		if err := check.Plan(snapshot, plan); err != nil {
 			return fmt.Errorf("at %v: %w", w.now, err)
 		}
@@ -227,7 +201,7 @@ func (w *world) settle(s Setup, r *Result) error {
 			return nil
 		}
 		for _, l := range plan.Launches {
-			w.seat(w.launch(l.Offering), l.Pods, l.GPUs, s.Scheduler)
+			w.seat(w.launch(l.Offering), l.Pods, l.GPUs)
 		}
 	}
 	return fmt.Errorf("at %v: %d pods wait whatever is launched", w.now, len(w.waiting))

@@ -100,15 +100,14 @@ func (w *world) launch(offering int) *machine {
 }
 
 // gpusFor returns the GPUs that a pod's replicas would use, or nil if the pod does not fit on the machine. A pod without GPU memory takes each replica
-// from the GPU with the most free replicas, as karve-node does. For a pod with GPU memory, pick chooses between the GPUs with room. It reports whether
-// it prefers the first.
-func (m *machine) gpusFor(c *planner.Class, pick func(a, b planner.GPU) bool) []int {
+// from the GPU with the most free replicas, as karve-node does.
+func (m *machine) gpusFor(c *planner.Class) []int {
 	r := c.Requests
 	if f := m.free; r.MilliCPU > f.MilliCPU || r.MemoryBytes > f.MemoryBytes || r.EphemeralBytes > f.EphemeralBytes || r.Pods > f.Pods || r.Replicas > f.Replicas {
 		return nil
 	}
 	if c.GPUMemoryBytes > 0 {
-		return m.oneGPU(c, pick)
+		return m.oneGPU(c)
 	}
 	left := slices.Clone(m.gpus)
 	on := make([]int, 0, r.Replicas)
@@ -126,10 +125,10 @@ func (m *machine) gpusFor(c *planner.Class, pick func(a, b planner.GPU) bool) []
 }
 
 // oneGPU is gpusFor for a pod that requests GPU memory, which must fit on one GPU.
-func (m *machine) oneGPU(c *planner.Class, pick func(a, b planner.GPU) bool) []int {
+func (m *machine) oneGPU(c *planner.Class) []int {
 	best := -1
 	for i, g := range m.gpus {
-		if g.Replicas >= c.Requests.Replicas && g.MemoryBytes >= c.GPUMemoryBytes && (best < 0 || pick(g, m.gpus[best])) {
+		if g.Replicas >= c.Requests.Replicas && g.MemoryBytes >= c.GPUMemoryBytes && (best < 0 || roomier(g, m.gpus[best])) {
 			best = i
 		}
 	}

@@ -103,7 +103,7 @@ func (r Row) Measure() (Figures, error) {
 		failed := &errs[policy]
 		policy++
 		group.Go(func() {
-			s.Scheduler, s.Every, s.Trusting = replay.LeastAllocated, every, true
+			s.Every, s.Trusting = every, true
 			if f.Hours > 24 {
 				s.Batch = every
 			}
