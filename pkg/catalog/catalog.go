@@ -14,33 +14,34 @@ const (
 
 // Resources are amounts of resources of one machine.
 type Resources struct {
-	MilliCPU       int64
-	MemoryBytes    int64
-	EphemeralBytes int64
-	Pods           int64
+	MilliCPU       int64 `json:"milliCPU"`
+	MemoryBytes    int64 `json:"memoryBytes"`
+	EphemeralBytes int64 `json:"ephemeralBytes"`
+	Pods           int64 `json:"pods"`
 }
 
 // GPU describes the GPUs of a machine, which are all of one model.
 type GPU struct {
 	// Name is the cloud's name of the model, as in the label karpenter.k8s.aws/instance-gpu-name, for example "t4".
-	Name string
+	Name string `json:"name"`
 	// Count is the number of physical GPUs. It is 0 for machines without GPUs.
-	Count int64
+	Count int64 `json:"count"`
 	// MemoryMiB is the device memory of each GPU, in MiB.
-	MemoryMiB int64
+	MemoryMiB int64 `json:"memoryMiB"`
 }
 
-// InstanceType describes an instance type of a cloud.
+// InstanceType describes an instance type of a cloud. Its JSON is part of what package published defines.
 type InstanceType struct {
-	Name string
+	Name string `json:"name"`
 	// Labels are the labels that every machine of the type has, in every zone and capacity type.
-	Labels map[string]string
+	Labels map[string]string `json:"labels,omitempty"`
 	// Capacity is the capacity of the hardware. Allocatable is the part that pods can use.
-	Capacity, Allocatable Resources
-	GPU                   GPU
+	Capacity    Resources `json:"capacity"`
+	Allocatable Resources `json:"allocatable"`
+	GPU         GPU       `json:"gpu,omitzero"`
 	// Extended are the other countable resources that pods can use, for example "vpc.amazonaws.com/efa". It is nil if there are none.
-	Extended  map[string]int64
-	Offerings []Offering
+	Extended  map[string]int64 `json:"extended,omitempty"`
+	Offerings []Offering       `json:"offerings,omitempty"`
 }
 
 // Listing holds the instance types of one node class.
@@ -58,17 +59,18 @@ type Listing struct {
 
 // Offering is a zone and a capacity type in which an instance type is offered.
 type Offering struct {
-	Zone string
+	Zone string `json:"zone"`
 	// CapacityType is "on-demand", "spot" or "reserved".
-	CapacityType string
+	CapacityType string `json:"capacityType"`
 	// MicroUSDPerHour is the price, in micro-dollars per hour. ListMicroUSDPerHour is the price in the cloud's list, or 0 if that is the same.
-	MicroUSDPerHour, ListMicroUSDPerHour int64
+	MicroUSDPerHour     int64 `json:"microUSDPerHour"`
+	ListMicroUSDPerHour int64 `json:"-"`
 	// Limited are lower prices, at which only so many machines run.
-	Limited []LimitedPrice
+	Limited []LimitedPrice `json:"-"`
 	// Reservation is the ID of the reservation whose slots the machines take, or "" for machines that take none.
-	Reservation string
+	Reservation string `json:"reservation,omitempty"`
 	// Labels are the labels that machines of this offering have in addition to those of their type. They include the zone and the capacity type.
-	Labels map[string]string
+	Labels map[string]string `json:"labels,omitempty"`
 }
 
 // LimitedPrice is a price that machines have only up to a limit, as with a savings plan.

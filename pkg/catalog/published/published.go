@@ -35,9 +35,9 @@ type Catalog map[v1alpha1.NodeClassReference]catalog.Listing
 
 // document is the JSON format. Node classes with equal instance types share them.
 type document struct {
-	Version     int            `json:"version"`
-	Types       []instanceType `json:"types"`
-	NodeClasses []nodeClass    `json:"nodeClasses"`
+	Version     int                    `json:"version"`
+	Types       []catalog.InstanceType `json:"types"`
+	NodeClasses []nodeClass            `json:"nodeClasses"`
 }
 
 type nodeClass struct {
@@ -51,47 +51,15 @@ type nodeClass struct {
 	Reservations []catalog.Reservation `json:"reservations,omitempty"`
 }
 
-type instanceType struct {
-	Name        string            `json:"name"`
-	Labels      map[string]string `json:"labels,omitempty"`
-	Capacity    resources         `json:"capacity"`
-	Allocatable resources         `json:"allocatable"`
-	GPU         gpu               `json:"gpu,omitzero"`
-	Extended    map[string]int64  `json:"extended,omitempty"`
-	Offerings   []offering        `json:"offerings,omitempty"`
-}
-
-type resources struct {
-	MilliCPU       int64 `json:"milliCPU"`
-	MemoryBytes    int64 `json:"memoryBytes"`
-	EphemeralBytes int64 `json:"ephemeralBytes"`
-	Pods           int64 `json:"pods"`
-}
-
-type gpu struct {
-	Name      string `json:"name"`
-	Count     int64  `json:"count"`
-	MemoryMiB int64  `json:"memoryMiB"`
-}
-
-type offering struct {
-	Zone         string `json:"zone"`
-	CapacityType string `json:"capacityType"`
-	// MicroUSDPerHour is the price in the cloud's list. Readers apply the rules in the settings.
-	MicroUSDPerHour int64             `json:"microUSDPerHour"`
-	Reservation     string            `json:"reservation,omitempty"`
-	Labels          map[string]string `json:"labels,omitempty"`
-}
-
 // Encode returns the catalog as compressed JSON. Equal catalogs have equal bytes. It returns an error if the result is larger than MaxBytes.
 func Encode(c Catalog) ([]byte, error) {
-	d := document{Version: version, Types: []instanceType{}, NodeClasses: []nodeClass{}}
+	d := document{Version: version, Types: []catalog.InstanceType{}, NodeClasses: []nodeClass{}}
 	known := map[string]int{}
 	for _, ref := range slices.SortedFunc(maps.Keys(c), compareReferences) {
 		listing := c[ref]
 		class := nodeClass{ref.Group, ref.Kind, ref.Name, []int{}, listing.Reason, listing.Message, listing.Reservations}
 		for i := range listing.InstanceTypes {
-			t := toWire(&listing.InstanceTypes[i])
+			t := atListPrices(listing.InstanceTypes[i])
 			key, err := json.Marshal(t)
 			if err != nil {
 				return nil, err
@@ -124,14 +92,13 @@ func compareReferences(a, b v1alpha1.NodeClassReference) int {
 	return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
 }
 
-func toWire(t *catalog.InstanceType) instanceType {
-	w := instanceType{
-		Name: t.Name, Labels: t.Labels, Capacity: resources(t.Capacity), Allocatable: resources(t.Allocatable), GPU: gpu(t.GPU), Extended: t.Extended,
+// atListPrices returns an instance type with the prices of the cloud's list. Readers apply the rules in the settings.
+func atListPrices(t catalog.InstanceType) catalog.InstanceType {
+	t.Offerings = slices.Clone(t.Offerings)
+	for i := range t.Offerings {
+		t.Offerings[i].MicroUSDPerHour = t.Offerings[i].ListPrice()
 	}
-	for _, o := range t.Offerings {
-		w.Offerings = append(w.Offerings, offering{o.Zone, o.CapacityType, o.ListPrice(), o.Reservation, o.Labels})
-	}
-	return w
+	return t
 }
 
 // Decode reads a catalog. The error names the problem.
@@ -164,13 +131,16 @@ func Decode(compressed []byte) (Catalog, error) {
 }
 
 func (d *document) catalog() (Catalog, error) {
-	types := make([]catalog.InstanceType, len(d.Types))
-	for i := range d.Types {
-		t := &d.Types[i]
-		if err := t.validate(); err != nil {
-			return nil, fmt.Errorf("instance type %q: %w", t.Name, err)
+	types := d.Types
+	for i := range types {
+		if err := validate(&types[i]); err != nil {
+			return nil, fmt.Errorf("instance type %q: %w", types[i].Name, err)
 		}
-		types[i] = t.instanceType()
+		for j := range types[i].Offerings {
+			if o := &types[i].Offerings[j]; o.Reservation != "" {
+				o.Reserve(o.Reservation, o.MicroUSDPerHour)
+			}
+		}
 	}
 	c := Catalog{}
 	for _, class := range d.NodeClasses {
@@ -211,11 +181,11 @@ func validateReservations(all []catalog.Reservation) error {
 }
 
 // validate returns an error for values that no machine has. The planner's arithmetic relies on it.
-func (t *instanceType) validate() error {
+func validate(t *catalog.InstanceType) error {
 	if t.Name == "" {
 		return errors.New("it has no name")
 	}
-	for _, r := range []resources{t.Capacity, t.Allocatable} {
+	for _, r := range []catalog.Resources{t.Capacity, t.Allocatable} {
 		if least, most := min(r.MilliCPU, r.MemoryBytes, r.EphemeralBytes, r.Pods), max(r.MilliCPU, r.MemoryBytes, r.EphemeralBytes, r.Pods); least < 0 || most > amount.Most {
 			return errors.New("an amount of its resources is negative, or beyond that of any machine")
 		}
@@ -237,18 +207,4 @@ func (t *instanceType) validate() error {
 		}
 	}
 	return nil
-}
-
-func (t *instanceType) instanceType() catalog.InstanceType {
-	c := catalog.InstanceType{
-		Name: t.Name, Labels: t.Labels, Capacity: catalog.Resources(t.Capacity), Allocatable: catalog.Resources(t.Allocatable), GPU: catalog.GPU(t.GPU), Extended: t.Extended,
-	}
-	for _, o := range t.Offerings {
-		offering := catalog.Offering{Zone: o.Zone, CapacityType: o.CapacityType, MicroUSDPerHour: o.MicroUSDPerHour, Labels: o.Labels}
-		if o.Reservation != "" {
-			offering.Reserve(o.Reservation, o.MicroUSDPerHour)
-		}
-		c.Offerings = append(c.Offerings, offering)
-	}
-	return c
 }
