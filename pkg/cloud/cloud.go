@@ -48,6 +48,8 @@ type Provider struct {
 	QuotaGroup func(instanceType string) string
 	// Quotas are the quotas of vCPUs by group and capacity type, without the limits, which are those of an account.
 	Quotas []catalog.Quota
+	// RaiseQuota is the command that requests a larger one of the Quotas, as a format of its code and the vCPUs.
+	RaiseQuota string
 	// SpotLabels are labels of spot machines that Karpenter did not launch.
 	SpotLabels map[string]string
 	// Interrupted is the reason of the events with which the cloud's provider reports that a spot machine will be interrupted.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,7 +12,6 @@ import (
 
 	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/cloud/clouds"
 	"karve.sh/karve/pkg/snapshot"
@@ -99,8 +99,9 @@ func quotasExceeded(f *Facts) []Finding {
 				continue
 			}
 			fix := "raise the quota of the account: docs/launching.md#refused-launches"
-			if q, ok := clouds.OfRef(class.Spec.NodeClassRef).QuotaOf(r.InstanceType, capacityType); ok {
-				fix = increaseQuota(q, "VCPUS")
+			provider := clouds.OfRef(class.Spec.NodeClassRef)
+			if q, ok := provider.QuotaOf(r.InstanceType, capacityType); ok {
+				fix = command(provider.RaiseQuota, q.Code, "VCPUS")
 			}
 			all = append(all, Finding{
 				Warning, "GPUNodeClass " + class.Name, fmt.Sprintf("the account has used up its vCPU quota for %s (%s): %s, refused %d times in a row", r.InstanceType, r.CapacityType, r.Reason, r.Failures), fix,
@@ -110,15 +111,11 @@ func quotasExceeded(f *Facts) []Finding {
 	return all
 }
 
-// increaseQuota returns the command that requests a larger quota.
-func increaseQuota(q catalog.Quota, vcpus any) string {
-	return command("aws service-quotas request-service-quota-increase --service-code ec2 --quota-code %s --desired-value %s", q.Code, fmt.Sprint(vcpus))
-}
-
 // quotaKey identifies a quota of the account.
 type quotaKey struct{ group, capacityType string }
 
 type need struct {
+	provider *cloud.Provider
 	// smallest is the number of vCPUs of the smallest machine, and pools are the NodePools that may launch machines of the quota.
 	smallest int64
 	pools    map[string]bool
@@ -141,7 +138,7 @@ func quotasNear(f *Facts) []Finding {
 		pools := slices.Sorted(maps.Keys(n.pools))
 		smallest := fmt.Sprintf("the smallest machine of NodePool %s has %d", strings.Join(pools, ", "), n.smallest)
 		what := fmt.Sprintf("vCPUs of %s instances (%s)", q.Group, q.CapacityType)
-		finding := Finding{Warning, "quota " + q.Code, "", increaseQuota(q, 2*max(q.VCPUs, n.smallest))}
+		finding := Finding{Warning, "quota " + q.Code, "", command(n.provider.RaiseQuota, q.Code, strconv.FormatInt(2*max(q.VCPUs, n.smallest), 10))}
 		switch {
 		case q.VCPUs < n.smallest:
 			finding.Message = fmt.Sprintf("the account may run %d %s, and %s", q.VCPUs, what, smallest)
@@ -170,13 +167,14 @@ func (f *Facts) needs() (needs map[quotaKey]*need, launches map[string]bool) {
 	for _, p := range f.pools() {
 		for i := range p.Offerings {
 			o := &p.Offerings[i]
-			key := quotaKey{clouds.OfRef(p.Class.Spec.NodeClassRef).Group(o.Type.Name), o.CapacityType}
+			provider := clouds.OfRef(p.Class.Spec.NodeClassRef)
+			key := quotaKey{provider.Group(o.Type.Name), o.CapacityType}
 			limit, limited := limits[key]
 			vcpus := o.Type.Capacity.MilliCPU / 1000
 			launches[p.NodePool.Name] = launches[p.NodePool.Name] || !limited || vcpus <= limit
 			n := needs[key]
 			if n == nil {
-				n = &need{smallest: vcpus, pools: map[string]bool{}}
+				n = &need{provider: provider, smallest: vcpus, pools: map[string]bool{}}
 				needs[key] = n
 			}
 			n.smallest, n.pools[p.NodePool.Name] = min(n.smallest, vcpus), true

@@ -26,12 +26,8 @@ import (
 
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/cloud"
-	"karve.sh/karve/pkg/cloud/aws"
-	"karve.sh/karve/pkg/cloud/aws/api"
-	"karve.sh/karve/pkg/cloud/aws/images"
-	"karve.sh/karve/pkg/cloud/aws/instancetype"
-	"karve.sh/karve/pkg/cloud/aws/quotas"
 	"karve.sh/karve/pkg/cloud/clouds"
+	"karve.sh/karve/pkg/cloud/live"
 	"karve.sh/karve/pkg/controllers/disruption"
 	"karve.sh/karve/pkg/controllers/launch"
 	"karve.sh/karve/pkg/controllers/pool"
@@ -59,7 +55,7 @@ const leaseName = leader.Name
 // shutdownGrace is how long the controllers may take to stop.
 const shutdownGrace = 20 * time.Second
 
-// maxUnlaunched is the upper limit of [launch.Window]. imageRefresh is how often AWS is asked for newer GPU images.
+// maxUnlaunched is the upper limit of [launch.Window]. imageRefresh is how often the cloud is asked for newer GPU images.
 const (
 	maxUnlaunched = 250
 	imageRefresh  = 15 * time.Minute
@@ -175,7 +171,7 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 	if err := m.Add(missing); err != nil {
 		return fmt.Errorf("adding the look for kinds: %w", err)
 	}
-	machines, err := newCatalog(ctx, m, types, all, o)
+	machines, called, err := newCatalog(ctx, m, types, all, o)
 	if err != nil {
 		return err
 	}
@@ -218,13 +214,13 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 		slots.New(slots.Config{Client: c, Live: m.GetAPIReader(), Recorder: recorder, Clock: clk}),
 		usage.New(usage.Config{Client: c, Gatherer: gatherer, Metrics: all, Recorder: recorder, Clock: clk}),
 		rollout.New(rollout.Config{
-			Client: c, Live: m.GetAPIReader(), Mapper: m.GetRESTMapper(), Gatherer: gatherer, Images: &images.Source{Load: loader(all), Now: clk.Now}, KubernetesVersion: kubernetesVersion(m), Metrics: all,
+			Client: c, Live: m.GetAPIReader(), Mapper: m.GetRESTMapper(), Gatherer: gatherer, Images: called.Images, KubernetesVersion: kubernetesVersion(m), Metrics: all,
 			Recorder: recorder, Clock: clk, Enabled: o.ImageRollouts, Namespace: o.GPUCheckNamespace, CheckImage: o.GPUCheckImage, Refresh: imageRefresh,
 		}),
 		&pool.Controller{Config: pool.Config{Client: c, Gatherer: gatherer, Planner: plans, Metrics: all, Recorder: recorder, Clock: clk, BreakerRetry: o.BreakerRetry, Tolerations: tolerations, CostLabels: o.CostLabels}},
 	}
 	if namespace := o.namespace(); namespace != "" {
-		publisher := publish.New(publish.Config{Client: m.GetClient(), Live: m.GetAPIReader(), Cluster: gatherer.Cluster, Clock: clk, Namespace: namespace, Version: version.This().Version, Settings: o.settings(), Quotas: (&quotas.Source{Load: loader(all)}).Read})
+		publisher := publish.New(publish.Config{Client: m.GetClient(), Live: m.GetAPIReader(), Cluster: gatherer.Cluster, Clock: clk, Namespace: namespace, Version: version.This().Version, Settings: o.settings(), Quotas: called.Quotas})
 		if err := m.Add(publisher); err != nil {
 			return fmt.Errorf("adding the publisher of the catalog: %w", err)
 		}
@@ -251,31 +247,27 @@ func addChecks(m ctrl.Manager, clk clock.Clock) error {
 	return m.AddReadyzCheck("caches", cachesSynced(m))
 }
 
-// newCatalog returns a catalog that takes the machines of EC2NodeClasses from AWS, and those of all other node classes from the file. It never calls AWS if
-// there is no EC2NodeClass.
-func newCatalog(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType, all *metrics.Metrics, o Options) (cloud.Catalog, error) {
+// newCatalog returns a catalog that takes the machines of node classes from their clouds, and those of all other node classes from the file. It also returns the clouds.
+func newCatalog(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType, all *metrics.Metrics, o Options) (cloud.Catalog, live.Clouds, error) {
 	theirs := &karpenterOptions{reader: m.GetAPIReader(), stated: o.ofKarpenter, clock: clock.RealClock{}}
 	var err error
 	if theirs.start, err = theirs.read(ctx); err != nil {
-		return nil, err
+		return nil, live.Clouds{}, err
 	}
 	if err := m.Add(theirs); err != nil {
-		return nil, fmt.Errorf("adding the check of Karpenter's options: %w", err)
+		return nil, live.Clouds{}, fmt.Errorf("adding the check of Karpenter's options: %w", err)
 	}
-	onAWS := instancetype.New(instancetype.Config{Options: theirs.start, Load: loader(all), Metrics: all, Clock: clock.RealClock{}})
-	if err := m.Add(onAWS); err != nil {
-		return nil, fmt.Errorf("adding the catalog: %w", err)
+	called, machines := live.New(theirs.start, all, clock.RealClock{}), cloud.ByKind{Kinds: map[schema.GroupKind]cloud.Catalog{}}
+	for kind, c := range called.Catalogs {
+		if err := m.Add(c); err != nil {
+			return nil, live.Clouds{}, fmt.Errorf("adding the catalog of %s: %w", kind, err)
+		}
+		machines.Kinds[kind] = c
 	}
-	machines := cloud.ByKind{Kinds: map[schema.GroupKind]cloud.Catalog{aws.NodeClassKind: onAWS}}
 	if types != nil {
 		machines.Others = cloud.SameForAll(types)
 	}
-	return machines, nil
-}
-
-// loader returns a function that creates AWS clients and counts their calls.
-func loader(all *metrics.Metrics) func(context.Context) (*api.Clients, error) {
-	return func(ctx context.Context) (*api.Clients, error) { return api.Load(ctx, api.Counted(all.AWSCalls)) }
+	return machines, called, nil
 }
 
 // kubernetesVersion returns a function that reads the API server's version, as Karpenter's AWS provider does.

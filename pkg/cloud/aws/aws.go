@@ -47,6 +47,7 @@ var Provider = cloud.Provider{
 	ImageRollouts:         &imageRollouts,
 	QuotaGroup:            vcpuQuota,
 	Quotas:                vcpuQuotas,
+	RaiseQuota:            "aws service-quotas request-service-quota-increase --service-code ec2 --quota-code %s --desired-value %s",
 	SpotLabels:            map[string]string{"eks.amazonaws.com/capacityType": "SPOT"}, // of managed node groups
 	Interrupted:           "SpotInterrupted",
 	Errors:                launchErrors,

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"sync"
 	"time"
 
 	awssdk "github.com/aws/aws-sdk-go-v2/aws"
@@ -47,6 +48,22 @@ func Load(ctx context.Context, options ...func(*config.LoadOptions) error) (*Cli
 		c.Region = found.Region
 	}
 	return New(c), nil
+}
+
+// Once returns a function that loads the clients when it is first called, so that AWS is not called unless something of it is needed. It tries again after an error.
+func Once(load func(context.Context) (*Clients, error)) func(context.Context) (*Clients, error) {
+	var mu sync.Mutex
+	var loaded *Clients
+	return func(ctx context.Context) (*Clients, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if loaded != nil {
+			return loaded, nil
+		}
+		var err error
+		loaded, err = load(ctx)
+		return loaded, err
+	}
 }
 
 // New makes clients from a configuration.

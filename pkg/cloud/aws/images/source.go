@@ -3,7 +3,6 @@ package images
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,26 +13,18 @@ import (
 	"karve.sh/karve/pkg/cloud/aws/api"
 )
 
-// Source is a [cloud.ImageSource]. It creates its clients with the first call, so that AWS is not called unless images are needed.
+// Source is a [cloud.ImageSource].
 type Source struct {
 	Load func(context.Context) (*api.Clients, error)
 	Now  func() time.Time
-
-	mu     sync.Mutex
-	finder *Finder
 }
 
 func (s *Source) clients(ctx context.Context) (*Finder, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.finder == nil {
-		clients, err := s.Load(ctx)
-		if err != nil {
-			return nil, err
-		}
-		s.finder = &Finder{SSM: clients.SSM, EC2: clients.EC2, Now: s.Now}
+	clients, err := s.Load(ctx)
+	if err != nil {
+		return nil, err
 	}
-	return s.finder, nil
+	return &Finder{SSM: clients.SSM, EC2: clients.EC2, Now: s.Now}, nil
 }
 
 // Find implements cloud.ImageSource.

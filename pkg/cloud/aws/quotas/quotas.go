@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	"github.com/aws/aws-sdk-go-v2/service/servicequotas"
 	"github.com/aws/aws-sdk-go-v2/service/servicequotas/types"
@@ -16,18 +15,15 @@ import (
 	"karve.sh/karve/pkg/cloud/aws/api"
 )
 
-// Source reads the quotas. It creates its clients with the first call, so that AWS is not called unless quotas are needed.
+// Source reads the quotas.
 type Source struct {
 	Load func(context.Context) (*api.Clients, error)
-
-	mu      sync.Mutex
-	clients *api.Clients
 }
 
 // Read returns the quotas of [aws.Provider] with the limits of the account. It leaves out a quota that the account does not have. The error says what
 // to do about it.
 func (s *Source) Read(ctx context.Context) ([]catalog.Quota, error) {
-	clients, err := s.load(ctx)
+	clients, err := s.Load(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -47,19 +43,6 @@ func (s *Source) Read(ctx context.Context) ([]catalog.Quota, error) {
 		all = append(all, q)
 	}
 	return all, nil
-}
-
-func (s *Source) load(ctx context.Context) (*api.Clients, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.clients == nil {
-		clients, err := s.Load(ctx)
-		if err != nil {
-			return nil, err
-		}
-		s.clients = clients
-	}
-	return s.clients, nil
 }
 
 func explained(err error) error {

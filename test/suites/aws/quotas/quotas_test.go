@@ -21,10 +21,10 @@ func TestQuotasAreThoseOfTheAccount(t *testing.T) {
 	}
 	loads := 0
 	t.Cleanup(server.Stop)
-	source := &quotas.Source{Load: func(context.Context) (*api.Clients, error) {
+	source := &quotas.Source{Load: api.Once(func(context.Context) (*api.Clients, error) {
 		loads++
 		return api.New(fakeaws.ClientConfig(server.URL)), nil
-	}}
+	})}
 	server.SetQuota("L-DB2E81BA", 0)
 	server.SetQuota("L-3819A6DF", 64)
 	for range 2 {
