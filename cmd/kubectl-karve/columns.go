@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -59,11 +60,11 @@ type (
 // Columns of nodes.
 var (
 	nodeName     = nodeColumn{title: "NODE", cell: func(n *overview.Node) string { return n.Name }}
-	nodePool     = nodeColumn{title: "POOL", cell: func(n *overview.Node) string { return orUnknown(n.Pool) }}
-	nodeType     = nodeColumn{title: "TYPE", cell: func(n *overview.Node) string { return orUnknown(n.InstanceType) }}
-	nodeCapacity = nodeColumn{title: "CAPACITY", cell: func(n *overview.Node) string { return orUnknown(n.CapacityType) }}
-	nodeZone     = nodeColumn{title: "ZONE", cell: func(n *overview.Node) string { return orUnknown(n.Zone) }}
-	nodeClaim    = nodeColumn{title: "NODECLAIM", cell: func(n *overview.Node) string { return orUnknown(n.NodeClaim) }}
+	nodePool     = nodeColumn{title: "POOL", cell: func(n *overview.Node) string { return cmp.Or(n.Pool, unknown) }}
+	nodeType     = nodeColumn{title: "TYPE", cell: func(n *overview.Node) string { return cmp.Or(n.InstanceType, unknown) }}
+	nodeCapacity = nodeColumn{title: "CAPACITY", cell: func(n *overview.Node) string { return cmp.Or(n.CapacityType, unknown) }}
+	nodeZone     = nodeColumn{title: "ZONE", cell: func(n *overview.Node) string { return cmp.Or(n.Zone, unknown) }}
+	nodeClaim    = nodeColumn{title: "NODECLAIM", cell: func(n *overview.Node) string { return cmp.Or(n.NodeClaim, unknown) }}
 	nodePrice    = nodeColumn{title: "$/H", right: true, cell: func(n *overview.Node) string { return price3(n.MicroUSDPerHour) }}
 	nodeReplicas = nodeColumn{title: "REPLICAS", right: true, cell: func(n *overview.Node) string { return fmt.Sprintf("%d/%d", n.ReplicasHeld, n.Replicas) }}
 )

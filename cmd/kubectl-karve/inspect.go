@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -228,7 +229,7 @@ func productNames(n *overview.Node) string {
 			names[i] = fmt.Sprintf("%d × %s", counts[name], name)
 		}
 	}
-	return orUnknown(strings.Join(names, ", "))
+	return cmp.Or(strings.Join(names, ", "), unknown)
 }
 
 // holdersTable returns a table with a row for each container that holds replicas of a GPU.
@@ -239,7 +240,7 @@ func holdersTable(all *overview.Overview, wide bool) table.Table {
 	}
 	add := func(cells []string, uuid string) {
 		if wide {
-			cells = append(cells, orUnknown(uuid))
+			cells = append(cells, cmp.Or(uuid, unknown))
 		}
 		t.Add(cells...)
 	}
@@ -360,13 +361,6 @@ func agentNotes(nodes []overview.Node) []string {
 		}
 	}
 	return notes
-}
-
-func orUnknown(text string) string {
-	if text == "" {
-		return unknown
-	}
-	return text
 }
 
 func price3(micro *int64) string {

@@ -165,7 +165,7 @@ func (o *topOptions) pods(all *overview.Overview) table.Table {
 		podColumn{title: "GPU", cell: func(p *overview.Pod) string { return p.Node + "/" + indexList(p.GPUs) }},
 		podColumn{title: "SM%", right: true, cell: func(p *overview.Pod) string { return percent(p.SMPercent) }},
 		podColumn{title: "MEM USED/STATED", right: true, cell: usedOfStated}, podPrice, podUnused,
-		podColumn{title: "POOL", wide: true, cell: func(p *overview.Pod) string { return orUnknown(p.Pool) }}, podAge(all.AsOf).forWide())
+		podColumn{title: "POOL", wide: true, cell: func(p *overview.Pod) string { return cmp.Or(p.Pool, unknown) }}, podAge(all.AsOf).forWide())
 }
 
 func indexList(gpus []int) string {

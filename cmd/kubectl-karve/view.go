@@ -289,12 +289,12 @@ func (v *view) podTable(f form) table.Table {
 	return tableOf(rows, v.wide,
 		column[*podRow]{title: "POD", cell: func(p *podRow) string { return p.Namespace + "/" + p.Name }},
 		column[*podRow]{title: "STATE", cell: v.podState},
-		column[*podRow]{title: "NODE", cell: func(p *podRow) string { return orUnknown(f.name(p.Node)) }},
+		column[*podRow]{title: "NODE", cell: func(p *podRow) string { return cmp.Or(f.name(p.Node), unknown) }},
 		column[*podRow]{title: "GPU", cell: func(p *podRow) string { return indexList(p.GPUs) }},
 		ofRow(podReplicas), column[*podRow]{title: "MEM STATED", right: true, cell: func(p *podRow) string { return memoryText(p.StatedMiB) }},
 		ofRow(podPrice), ofRow(podAge(v.all.AsOf)), ofRow(podUnused),
-		column[*podRow]{title: "POOL", wide: true, cell: func(p *podRow) string { return orUnknown(p.Pool) }},
-		column[*podRow]{title: "RESOURCE", wide: true, cell: func(p *podRow) string { return orUnknown(p.resource) }})
+		column[*podRow]{title: "POOL", wide: true, cell: func(p *podRow) string { return cmp.Or(p.Pool, unknown) }},
+		column[*podRow]{title: "RESOURCE", wide: true, cell: func(p *podRow) string { return cmp.Or(p.resource, unknown) }})
 }
 
 // podState returns what a pod does: it runs, or waits for a reason.

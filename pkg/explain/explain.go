@@ -1,7 +1,6 @@
 package explain
 
 import (
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -108,8 +107,6 @@ func classOf(s *planner.Snapshot, pod string) int {
 		return ok
 	})
 }
-
-func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
 // timeOrNil returns a pointer to a time, or nil for the zero time.
 func timeOrNil(t time.Time) *time.Time {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -73,7 +74,7 @@ func countNodes(now *attempt, class int) []NodeCount {
 		}
 	}
 	all := make([]NodeCount, 0, len(counts))
-	for _, why := range sortedKeys(counts) {
+	for _, why := range slices.Sorted(maps.Keys(counts)) {
 		all = append(all, *counts[why])
 	}
 	slices.SortStableFunc(all, func(a, b NodeCount) int { return cmp.Compare(orders[a.Why], orders[b.Why]) })

@@ -3,6 +3,7 @@ package explain
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -257,7 +258,7 @@ func rulesOf(pod *corev1.Pod) []Rule {
 	add := func(kind, format string, args ...any) {
 		rules = append(rules, Rule{kind, fmt.Sprintf(format, args...)})
 	}
-	for _, key := range sortedKeys(pod.Spec.NodeSelector) {
+	for _, key := range slices.Sorted(maps.Keys(pod.Spec.NodeSelector)) {
 		add("nodeSelector", "%s: %s", key, pod.Spec.NodeSelector[key])
 	}
 	if affinity := pod.Spec.Affinity; affinity != nil {

@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -95,7 +96,7 @@ func (a *PodAnswer) machine(now time.Time) table.Table {
 		if m.Until != nil {
 			limit = "in " + words.Age(m.Until.Sub(now))
 		}
-		t.Add(orUnknownText(m.Name), orUnknownText(m.NodePool), orUnknownText(m.InstanceType), orUnknownText(m.Zone), orUnknownText(m.CapacityType), orUnknownText(state), ageOf(m.Since, now), limit, dollarsOr(&m.Price)+listOr(&m.Price, &m.ListPrice))
+		t.Add(cmp.Or(m.Name, unknown), cmp.Or(m.NodePool, unknown), cmp.Or(m.InstanceType, unknown), cmp.Or(m.Zone, unknown), cmp.Or(m.CapacityType, unknown), cmp.Or(state, unknown), ageOf(m.Since, now), limit, dollarsOr(&m.Price)+listOr(&m.Price, &m.ListPrice))
 	}
 	return t
 }
@@ -110,7 +111,7 @@ func (a *PodAnswer) place() table.Table {
 		if p.NodeReplicas > 0 {
 			replicas += "/" + strconv.FormatInt(p.NodeReplicas, 10)
 		}
-		t.Add(p.Node, orUnknownText(p.NodePool), orUnknownText(p.InstanceType), orUnknownText(p.Zone), orUnknownText(p.CapacityType), gpu, replicas, dollarsOr(p.Price), dollarsOr(p.NodePrice)+listOr(p.NodePrice, p.NodeListPrice))
+		t.Add(p.Node, cmp.Or(p.NodePool, unknown), cmp.Or(p.InstanceType, unknown), cmp.Or(p.Zone, unknown), cmp.Or(p.CapacityType, unknown), gpu, replicas, dollarsOr(p.Price), dollarsOr(p.NodePrice)+listOr(p.NodePrice, p.NodeListPrice))
 	}
 	return t
 }
@@ -140,16 +141,13 @@ func (m *Move) words() string {
 // Text returns the answer as text. Times are relative to now. If wide is true, it also includes the reasons that the node does not have.
 func (a *NodeAnswer) Text(now time.Time, wide bool) string {
 	var out page
-	name := a.Node
-	if name == "" {
-		name = a.NodeClaim
-	}
+	name := cmp.Or(a.Node, a.NodeClaim)
 	if a.State == "" {
 		out.line(fmt.Sprintf("%s   %s", name, a.Summary))
 		return out.String()
 	}
 	out.line(strings.Join([]string{
-		name, a.NodePool, orUnknownText(a.InstanceType), orUnknownText(a.Zone), orUnknownText(a.CapacityType), "$" + dollarsOr(a.Price) + "/h" + listOr(a.Price, a.ListPrice), fmt.Sprintf("%d/%d replicas", a.Held, a.Replicas), string(a.State) + sinceWords(a.Since, now),
+		name, a.NodePool, cmp.Or(a.InstanceType, unknown), cmp.Or(a.Zone, unknown), cmp.Or(a.CapacityType, unknown), "$" + dollarsOr(a.Price) + "/h" + listOr(a.Price, a.ListPrice), fmt.Sprintf("%d/%d replicas", a.Held, a.Replicas), string(a.State) + sinceWords(a.Since, now),
 	}, "   "))
 	out.line("It " + withStop(a.Summary))
 	if a.Cordon != "" {
@@ -177,7 +175,7 @@ func (a *NodeAnswer) Text(now time.Time, wide bool) string {
 		if c.Due != nil {
 			due = inWords(*c.Due, now)
 		}
-		t.Add(string(c.Reason), applies, ageOf(c.Since, now), due, orUnknownText(c.Message), orUnknownText(c.Kept))
+		t.Add(string(c.Reason), applies, ageOf(c.Since, now), due, cmp.Or(c.Message, unknown), cmp.Or(c.Kept, unknown))
 	}
 	out.section(t)
 	return out.String()
@@ -212,13 +210,6 @@ func withStop(text string) string {
 		return text
 	}
 	return text + "."
-}
-
-func orUnknownText(text string) string {
-	if text == "" {
-		return unknown
-	}
-	return text
 }
 
 func sinceWords(since *time.Time, now time.Time) string {

@@ -1,6 +1,7 @@
 package manifests
 
 import (
+	"maps"
 	"slices"
 
 	schedulingv1 "k8s.io/api/scheduling/v1"
@@ -37,14 +38,5 @@ func (r *reader) findMissing() {
 			missing["ServiceAccount "+namespace+"/"+name] = true
 		}
 	}
-	r.skipped.Missing = sortedKeys(missing)
-}
-
-func sortedKeys[M ~map[string]V, V any](m M) []string {
-	keys := make([]string, 0, len(m))
-	for key := range m {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
+	r.skipped.Missing = slices.Sorted(maps.Keys(missing))
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -165,7 +166,7 @@ func replaced(gk schema.GroupKind, apiVersion, version string, f fields) error {
 // movedFields returns what became of the fields of an object, sorted by path. Of a field and the one around it, it has the inner one.
 func movedFields(kind string, f fields) []string {
 	var parts []string
-	paths := sortedKeys(moved[kind])
+	paths := slices.Sorted(maps.Keys(moved[kind]))
 	paths = slices.DeleteFunc(paths, func(path string) bool { return f.at(strings.Split(path, ".")...) == nil })
 	for _, path := range paths {
 		inside := func(other string) bool { return strings.HasPrefix(other, path+".") }

@@ -170,7 +170,7 @@ func trainingJob(field string) func(fields) ([]podSet, error) {
 			return nil, nil
 		}
 		roles := f.object("spec", field)
-		for _, role := range sortedKeys(roles) {
+		for _, role := range slices.Sorted(maps.Keys(roles)) {
 			sets = append(sets, podSet{strings.ToLower(role), roles.object(role, "template"), roles.count(1, role, "replicas")})
 		}
 		return sets, nil
@@ -269,7 +269,7 @@ func podSetsFound(f fields) []podSet {
 					break
 				}
 			}
-			for _, key := range sortedKeys(v) {
+			for _, key := range slices.Sorted(maps.Keys(v)) {
 				if key != "status" && key != "metadata" {
 					walk(path+"-"+strings.ToLower(key), v[key], replicas)
 				}
@@ -293,7 +293,7 @@ func mentionsGPU(v any) bool {
 				continue
 			}
 			amounts, ok := value.(map[string]any)
-			if ok && (key == "limits" || key == "requests") && slices.ContainsFunc(sortedKeys(amounts), func(name string) bool { return isGPU(name) && !isZero(amounts[name]) }) || mentionsGPU(value) {
+			if ok && (key == "limits" || key == "requests") && slices.ContainsFunc(slices.Sorted(maps.Keys(amounts)), func(name string) bool { return isGPU(name) && !isZero(amounts[name]) }) || mentionsGPU(value) {
 				return true
 			}
 		}
