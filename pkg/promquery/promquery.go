@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -79,7 +80,7 @@ func (c *Client) Range(ctx context.Context, query string, start, end time.Time, 
 	if !ok {
 		return nil, c.failed(fmt.Errorf("the result is a %s, not a matrix", value.Type()))
 	}
-	return answer, nil
+	return slices.DeleteFunc(answer, func(s *model.SampleStream) bool { return s == nil }), nil
 }
 
 // At evaluates a query at a time.
@@ -94,10 +95,13 @@ func (c *Client) At(ctx context.Context, query string, at time.Time) (model.Vect
 	if !ok {
 		return nil, c.failed(fmt.Errorf("the result is a %s, not a vector", value.Type()))
 	}
-	return answer, nil
+	return slices.DeleteFunc(answer, func(s *model.Sample) bool { return s == nil }), nil
 }
 
 func (c *Client) failed(err error) error {
+	if large, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		err = fmt.Errorf("the answer has more than %d MiB", large.Limit>>20)
+	}
 	var told *prometheus.Error
 	if errors.As(err, &told) && told.Detail != "" {
 		const most = 300
@@ -156,21 +160,7 @@ type boundedAnswers struct {
 func (b boundedAnswers) RoundTrip(request *http.Request) (*http.Response, error) {
 	answer, err := b.RoundTripper.RoundTrip(request)
 	if err == nil {
-		answer.Body = &boundedBody{answer.Body, b.limit, b.limit}
+		answer.Body = http.MaxBytesReader(nil, answer.Body, b.limit)
 	}
 	return answer, err
-}
-
-// boundedBody returns an error once more than left bytes were read.
-type boundedBody struct {
-	io.ReadCloser
-	limit, left int64
-}
-
-func (b *boundedBody) Read(to []byte) (int, error) {
-	n, err := b.ReadCloser.Read(to)
-	if b.left -= int64(n); b.left < 0 {
-		return 0, fmt.Errorf("the answer has more than %d MiB", b.limit>>20)
-	}
-	return n, err
 }

@@ -99,3 +99,25 @@ func TestErrorsSayWhatTheServerSays(t *testing.T) {
 		}
 	}
 }
+
+func TestSeriesThatAreNullAreLeftOut(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		result := `"vector", "result": [null, {"metric": {}, "value": [1, "2"]}]`
+		if strings.HasSuffix(r.URL.Path, "query_range") {
+			result = `"matrix", "result": [{"metric": {}, "values": [[1, "2"]]}, null]`
+		}
+		_, _ = io.WriteString(w, `{"status": "success", "data": {"resultType": `+result+`}}`)
+	}))
+	t.Cleanup(server.Close)
+	c, err := New(server.URL, "a test", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if vector, err := c.At(t.Context(), "up", end); err != nil || len(vector) != 1 || vector[0] == nil {
+		t.Error(vector, err)
+	}
+	if matrix, err := c.Range(t.Context(), "up", end.Add(-time.Hour), end, time.Minute); err != nil || len(matrix) != 1 || matrix[0] == nil {
+		t.Error(matrix, err)
+	}
+}

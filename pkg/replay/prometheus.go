@@ -91,9 +91,6 @@ var resources = []string{"cpu", "memory", wholeGPU, sharedGPU}
 // Requests adds an answer to [RequestsQuery]. It ignores values that are not numbers.
 func (o *Observed) Requests(answer model.Matrix) error {
 	for _, series := range answer {
-		if series == nil {
-			continue
-		}
 		resource := string(series.Metric["resource"])
 		if !slices.Contains(resources, resource) {
 			continue
@@ -151,7 +148,7 @@ func (o *Observed) times(answer model.Matrix, set func(*observed, time.Time)) er
 // Ended adds an answer to [EndedQuery].
 func (o *Observed) Ended(answer model.Matrix) error {
 	for _, series := range answer {
-		if series == nil || len(series.Values) == 0 {
+		if len(series.Values) == 0 {
 			continue
 		}
 		p, err := o.pod(series.Metric)
@@ -168,9 +165,6 @@ func (o *Observed) Ended(answer model.Matrix) error {
 // Metrics adds an answer to [MetricsQuery].
 func (o *Observed) Metrics(answer model.Matrix) error {
 	for _, series := range answer {
-		if series == nil {
-			continue
-		}
 		o.phased = o.phased || series.Metric[model.MetricNameLabel] == phases && len(series.Values) > 0
 		for _, v := range series.Values {
 			if o.metrics == nil {
@@ -184,7 +178,7 @@ func (o *Observed) Metrics(answer model.Matrix) error {
 
 // lastTime returns the last value of a series as a time. It returns false if the value is not a time.
 func lastTime(series *model.SampleStream) (time.Time, bool) {
-	if series == nil || len(series.Values) == 0 {
+	if len(series.Values) == 0 {
 		return time.Time{}, false
 	}
 	v := float64(series.Values[len(series.Values)-1].Value)

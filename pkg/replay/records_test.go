@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -94,6 +95,8 @@ func FuzzAnswers(f *testing.F) {
 		if json.Unmarshal(requests, &asks) != nil || json.Unmarshal(times, &at) != nil {
 			return
 		}
+		none := func(s *model.SampleStream) bool { return s == nil }
+		asks, at = slices.DeleteFunc(asks, none), slices.DeleteFunc(at, none) // As promquery does.
 		for _, metrics := range []model.Matrix{nil, at, asks} {
 			var o replay.Observed
 			if err := errors.Join(o.Metrics(metrics), o.Requests(asks), o.Created(at), o.Scheduled(at), o.Completed(at), o.Ended(at)); err != nil {
