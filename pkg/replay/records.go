@@ -101,7 +101,8 @@ func readCSV(in io.Reader, bytes int64, pods int) (Recording, error) {
 		}
 		buffered = bufio.NewReader(z)
 	}
-	lines := bufio.NewScanner(&limited{buffered, bytes, bytes})
+	left := &io.LimitedReader{R: buffered, N: bytes + 1}
+	lines := bufio.NewScanner(left)
 	lines.Buffer(nil, maxLine)
 	var r csvReader
 	for r.line = 1; lines.Scan(); r.line++ {
@@ -125,24 +126,13 @@ func readCSV(in io.Reader, bytes int64, pods int) (Recording, error) {
 	if err := lines.Err(); err != nil {
 		return Recording{}, fmt.Errorf("reading line %d: %w", r.line, err)
 	}
+	if left.N <= 0 {
+		return Recording{}, fmt.Errorf("reading line %d: there are more than %d MiB", r.line, bytes>>20)
+	}
 	if r.at == nil {
 		return Recording{}, errors.New("it is empty")
 	}
 	return r.recording(), nil
-}
-
-// limited returns an error once more than left bytes were read.
-type limited struct {
-	in          io.Reader
-	limit, left int64
-}
-
-func (l *limited) Read(to []byte) (int, error) {
-	n, err := l.in.Read(to)
-	if l.left -= int64(n); l.left < 0 {
-		return 0, fmt.Errorf("there are more than %d MiB", l.limit>>20)
-	}
-	return n, err
 }
 
 type csvReader struct {
