@@ -24,10 +24,9 @@ const (
 	ofNamespace = "namespace:karve_cost_usd_per_hour:avg5m"
 	ofOwners    = "owner:karve_cost_usd_per_hour:avg5m"
 	ofLabels    = "label:karve_cost_usd_per_hour:avg5m"
-	// ofPods, discountOfPods and raw are exported by the controller.
-	ofPods         = "karve_pod_usd_per_hour"
-	discountOfPods = "karve_pod_discount_usd_per_hour"
-	raw            = "karve_cost_unpriced_machines"
+	// ofPods and raw are exported by the controller.
+	ofPods = "karve_pod_usd_per_hour"
+	raw    = "karve_cost_unpriced_machines"
 )
 
 // Query is what to read.
@@ -245,58 +244,46 @@ const (
 	mostSpansOfPods = 1
 )
 
-// of returns what to read for a grouping: prices, and what the cloud's list has more.
+// of returns what to read for a grouping.
 func (r reader) of(by cost.Grouping) []question {
-	questions := []question{
-		{r.over(ofPools, "nodepool, gpunodeclass, share"), mostSpans, func(m *cost.Measured, f found) {
-			b := machinesOf(f)
-			b.USD = f.value / cost.WindowsPerHour
-			m.Machines = append(m.Machines, b)
-		}},
-		{r.over(discountIn(ofPools), "nodepool, gpunodeclass, share"), mostSpans, func(m *cost.Measured, f found) {
-			b := machinesOf(f)
-			b.Discount = f.value / cost.WindowsPerHour
-			m.Machines = append(m.Machines, b)
-		}},
-	}
+	questions := both(r.over("nodepool, gpunodeclass, share"), ofPools, mostSpans, func(m *cost.Measured, f found, usd, discount float64) {
+		m.Machines = append(m.Machines, cost.Machines{
+			Span: f.span, Pool: string(f.labels["nodepool"]), Class: string(f.labels["gpunodeclass"]), For: bill.Purpose(f.labels["share"]),
+			USD: usd / cost.WindowsPerHour, Discount: discount / cost.WindowsPerHour,
+		})
+	})
 	if by.Dimension == cost.ByPool || by.Dimension == cost.ByClass {
 		return questions
 	}
 	labels, more, key := usesOf(by)
-	questions = append(questions,
-		question{r.over(recorded(by), labels, more...), mostSpans, func(m *cost.Measured, f found) {
-			m.Uses = append(m.Uses, cost.Use{Span: f.span, Pool: string(f.labels["nodepool"]), By: key(f.labels), USD: f.value / cost.WindowsPerHour})
-		}},
-		question{r.over(discountIn(recorded(by)), labels, more...), mostSpans, func(m *cost.Measured, f found) {
-			m.Uses = append(m.Uses, cost.Use{Span: f.span, Pool: string(f.labels["nodepool"]), By: key(f.labels), Discount: f.value / cost.WindowsPerHour})
-		}})
+	questions = append(questions, both(r.over(labels, more...), recorded(by), mostSpans, func(m *cost.Measured, f found, usd, discount float64) {
+		m.Uses = append(m.Uses, cost.Use{
+			Span: f.span, Pool: string(f.labels["nodepool"]), By: key(f.labels),
+			USD: usd / cost.WindowsPerHour, Discount: discount / cost.WindowsPerHour,
+		})
+	})...)
 	if by.Dimension != cost.ByPod {
 		return questions
 	}
-	return append(questions,
-		question{r.overPods(ofPods), mostSpansOfPods, func(m *cost.Measured, f found) {
-			p := podOf(f)
-			p.Amount = f.value
-			m.Pods = append(m.Pods, p)
-		}},
-		question{r.overPods(discountOfPods), mostSpansOfPods, func(m *cost.Measured, f found) {
-			p := podOf(f)
-			p.Discount = f.value
-			m.Pods = append(m.Pods, p)
-		}})
+	return append(questions, both(r.overPods, ofPods, mostSpansOfPods, func(m *cost.Measured, f found, amount, discount float64) {
+		m.Pods = append(m.Pods, cost.PodUse{
+			Span: f.span, Pool: string(f.labels["nodepool"]), Namespace: string(f.labels["namespace"]), Pod: string(f.labels["pod"]),
+			Amount: amount, Discount: discount,
+		})
+	})...)
 }
 
-// discountIn returns the metric with what the cloud's list has more than a recorded one.
+// both returns the questions for a price, and for what the cloud's list has more.
+func both(query func(metric string, span time.Duration) string, metric string, most int, add func(m *cost.Measured, f found, usd, discount float64)) []question {
+	return []question{
+		{func(span time.Duration) string { return query(metric, span) }, most, func(m *cost.Measured, f found) { add(m, f, f.value, 0) }},
+		{func(span time.Duration) string { return query(discountIn(metric), span) }, most, func(m *cost.Measured, f found) { add(m, f, 0, f.value) }},
+	}
+}
+
+// discountIn returns the metric with what the cloud's list has more than a price.
 func discountIn(metric string) string {
-	return strings.Replace(metric, "karve_cost_", "karve_cost_discount_", 1)
-}
-
-func machinesOf(f found) cost.Machines {
-	return cost.Machines{Span: f.span, Pool: string(f.labels["nodepool"]), Class: string(f.labels["gpunodeclass"]), For: bill.Purpose(f.labels["share"])}
-}
-
-func podOf(f found) cost.PodUse {
-	return cost.PodUse{Span: f.span, Pool: string(f.labels["nodepool"]), Namespace: string(f.labels["namespace"]), Pod: string(f.labels["pod"])}
+	return strings.NewReplacer("karve_cost_", "karve_cost_discount_", "karve_pod_", "karve_pod_discount_").Replace(metric)
 }
 
 // usesOf returns the labels of the metric that divides the used part, more matchers for it, and the key that labels have.
@@ -315,18 +302,16 @@ func usesOf(by cost.Grouping) (labels string, more []string, key func(model.Metr
 
 // over returns the query for the sum of a recorded metric over a span. Two Prometheus with the same targets record the same series with different labels, of which the
 // larger one has fewer gaps.
-func (r reader) over(metric, labels string, more ...string) func(time.Duration) string {
-	selected := metric + matchers(append(more, equals("cluster", r.cluster))...)
-	return func(span time.Duration) string {
-		return "max by (" + labels + ") (sum_over_time(" + selected + "[" + model.Duration(span).String() + "]))"
+func (r reader) over(labels string, more ...string) func(metric string, span time.Duration) string {
+	selected := matchers(append(more, equals("cluster", r.cluster))...)
+	return func(metric string, span time.Duration) string {
+		return "max by (" + labels + ") (sum_over_time(" + metric + selected + "[" + model.Duration(span).String() + "]))"
 	}
 }
 
-func (r reader) overPods(metric string) func(time.Duration) string {
+func (r reader) overPods(metric string, span time.Duration) string {
 	selected := metric + matchers(equals("cluster", r.cluster), `owner_kind!="DaemonSet"`)
-	return func(span time.Duration) string {
-		return "sum by (namespace, pod, nodepool) (sum_over_time(" + selected + "[" + model.Duration(span).String() + "]))"
-	}
+	return "sum by (namespace, pod, nodepool) (sum_over_time(" + selected + "[" + model.Duration(span).String() + "]))"
 }
 
 func equals(label, value string) string { return fmt.Sprintf("%s=%q", label, value) }
