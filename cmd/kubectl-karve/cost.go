@@ -82,10 +82,7 @@ func (o *costOptions) run(ctx context.Context, s streams, now time.Time) error {
 	}
 	switch o.format {
 	case "":
-		text, err := l.Text()
-		if err == nil {
-			_, err = io.WriteString(s.out, text)
-		}
+		_, err := io.WriteString(s.out, l.Text())
 		return err
 	case "csv":
 		s.notes(l.Notes()...)

@@ -52,7 +52,6 @@ func (g Grouping) String() string {
 
 // Machines is what the machines of a pool cost in a span, for one purpose.
 type Machines struct {
-	// Span is the index of the span.
 	Span        int
 	Pool, Class string
 	For         bill.Purpose
@@ -102,7 +101,6 @@ type Key struct {
 // Rest is why a row has no name.
 type Rest string
 
-// Rests.
 const (
 	// Unused is the idle and overhead part of pools that nobody used in a span.
 	Unused Rest = "unused"
@@ -152,6 +150,7 @@ type Ledger struct {
 	Coverage      Coverage `json:"coverage"`
 	UnpricedHours float64  `json:"unpricedMachineHours,omitempty"`
 
+	grouping Grouping
 	// spans are the spans of the range, with what each key has cost in each.
 	spans []Range
 	cells cells
@@ -159,7 +158,7 @@ type Ledger struct {
 
 // Build returns the ledger of what was measured. In each span, the idle and overhead parts of a pool are divided among those who used it, by what they used.
 func Build(m Measured, by Grouping) *Ledger {
-	l := &Ledger{Range: m.Range, By: by.String(), Rows: []Row{}, Coverage: m.Coverage, UnpricedHours: m.UnpricedHours, spans: m.Range.Spans()}
+	l := &Ledger{Range: m.Range, By: by.String(), grouping: by, Rows: []Row{}, Coverage: m.Coverage, UnpricedHours: m.UnpricedHours, spans: m.Range.Spans()}
 	l.cells = cellsOf(&m, by, len(l.spans))
 	listed := l.cells
 	if m.discounted() {

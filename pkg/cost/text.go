@@ -93,11 +93,8 @@ func (g Grouping) Cells(k Key) []string {
 }
 
 // Text returns the ledger as a table.
-func (l *Ledger) Text() (string, error) {
-	by, err := ParseGrouping(l.By)
-	if err != nil {
-		return "", err
-	}
+func (l *Ledger) Text() string {
+	by := l.grouping
 	head := append([]string{fmt.Sprintf("%s, %d h", l.Range, l.Hours())}, l.Notes()...)
 	rows, totals := l.Cents()
 	var t table.Table
@@ -119,7 +116,7 @@ func (l *Ledger) Text() (string, error) {
 	name := make([]string, len(by.Titles()))
 	name[0] = "total"
 	t.Add(slices.Concat(name, l.amounts(totals, list, l.Total, both))...)
-	return strings.Join(head, "\n") + "\n\n" + t.String(), nil
+	return strings.Join(head, "\n") + "\n\n" + t.String()
 }
 
 // amounts returns the cells with the amounts of a row. both adds the list price.
@@ -156,10 +153,7 @@ func (l *Ledger) Notes() []string {
 
 // CSV writes the ledger as CSV, in dollars with two decimals. It has no row for the total, so that a sum of the rows is right.
 func (l *Ledger) CSV(w io.Writer) error {
-	by, err := ParseGrouping(l.By)
-	if err != nil {
-		return err
-	}
+	by := l.grouping
 	out := csv.NewWriter(w)
 	head := append([]string{"from", "to"}, by.Titles()...)
 	if err := out.Write(append(head, "used_usd", "idle_usd", "overhead_usd", "total_usd", "list_usd")); err != nil {
