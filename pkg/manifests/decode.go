@@ -32,8 +32,7 @@ type kind struct {
 	// version is the version that is read, or "" for any.
 	version    string
 	namespaced bool
-	// read adds an object of the kind to the reader.
-	read func(ctx context.Context, r *reader, d document) error
+	read       func(ctx context.Context, r *reader, d document) error
 	// late reports whether objects of the kind are read after all others.
 	late bool
 }
@@ -42,7 +41,7 @@ type kind struct {
 var kinds = map[schema.GroupKind]kind{
 	{Group: v1alpha1.Group, Kind: v1alpha1.Kind}:              {"v1alpha1", false, into((*reader).gpuNodeClass), false},
 	{Group: "karpenter.sh", Kind: "NodePool"}:                 {"v1", false, into((*reader).nodePool), false},
-	{Group: "karpenter.sh", Kind: "NodeClaim"}:                {"v1", false, into((*reader).nodeClaim), false},
+	{Group: "karpenter.sh", Kind: "NodeClaim"}:                {"v1", false, listed(func(r *reader) *[]karpv1.NodeClaim { return &r.cluster.NodeClaims }), false},
 	{Group: "karpenter.sh", Kind: "NodeOverlay"}:              {"v1alpha1", false, into((*reader).nodeOverlay), false},
 	{Kind: "LimitRange"}:                                      {"v1", true, into((*reader).limitRange), false},
 	{Kind: "ResourceQuota"}:                                   {"v1", true, into((*reader).resourceQuota), false},
@@ -56,15 +55,15 @@ var kinds = map[schema.GroupKind]kind{
 	{Group: "apps", Kind: "StatefulSet"}:                      {"v1", true, into((*reader).statefulSet), false},
 	{Group: "apps", Kind: "DaemonSet"}:                        {"v1", true, into((*reader).daemonSet), false},
 	{Group: "batch", Kind: "Job"}:                             {"v1", true, into((*reader).job), false},
-	{Kind: "Namespace"}:                                       {"v1", false, into((*reader).namespace), false},
+	{Kind: "Namespace"}:                                       {"v1", false, listed(func(r *reader) *[]corev1.Namespace { return &r.cluster.Namespaces }), false},
 	{Kind: "PersistentVolumeClaim"}:                           {"v1", true, into((*reader).persistentVolumeClaim), false},
-	{Kind: "PersistentVolume"}:                                {"v1", false, into((*reader).persistentVolume), false},
-	{Group: "storage.k8s.io", Kind: "StorageClass"}:           {"v1", false, into((*reader).storageClass), false},
-	{Group: "storage.k8s.io", Kind: "CSINode"}:                {"v1", false, into((*reader).csiNode), false},
+	{Kind: "PersistentVolume"}:                                {"v1", false, listed(func(r *reader) *[]corev1.PersistentVolume { return &r.cluster.PersistentVolumes }), false},
+	{Group: "storage.k8s.io", Kind: "StorageClass"}:           {"v1", false, listed(func(r *reader) *[]storagev1.StorageClass { return &r.cluster.StorageClasses }), false},
+	{Group: "storage.k8s.io", Kind: "CSINode"}:                {"v1", false, listed(func(r *reader) *[]storagev1.CSINode { return &r.cluster.CSINodes }), false},
 	{Group: "scheduling.k8s.io", Kind: "PriorityClass"}:       {"v1", false, into((*reader).priorityClass), false},
 	{Group: "resource.k8s.io", Kind: "ResourceClaim"}:         {"v1", true, into((*reader).resourceClaim), false},
 	{Group: "resource.k8s.io", Kind: "ResourceClaimTemplate"}: {"v1", true, into((*reader).resourceClaimTemplate), false},
-	{Group: "resource.k8s.io", Kind: "DeviceClass"}:           {"v1", false, into((*reader).deviceClass), false},
+	{Group: "resource.k8s.io", Kind: "DeviceClass"}:           {"v1", false, listed(func(r *reader) *[]resourcev1.DeviceClass { return &r.deviceClasses }), false},
 	facts.KubernetesGroups.PodGroupKind():                     {"", true, podGroup, false},
 	facts.PluginGroups.PodGroupKind():                         {"", true, podGroup, false},
 	facts.VolcanoGroups.PodGroupKind():                        {"", true, podGroup, false},
@@ -256,6 +255,15 @@ func into[T any](take func(*reader, context.Context, *T, place) error) func(cont
 	}
 }
 
+// listed returns a function that decodes an object and adds it to a list. The kind has no namespaces.
+func listed[T any](to func(*reader) *[]T) func(context.Context, *reader, document) error {
+	return into(func(r *reader, _ context.Context, object *T, _ place) error {
+		list := to(r)
+		*list = append(*list, *object)
+		return nil
+	})
+}
+
 func namespaceOf(namespace string) string {
 	if namespace == "" {
 		return corev1.NamespaceDefault
@@ -274,11 +282,6 @@ func (r *reader) nodePool(ctx context.Context, np *karpv1.NodePool, at place) er
 		return errors.New("spec.template.spec.nodeClassRef needs group, kind and name")
 	}
 	return np.RuntimeValidate(ctx)
-}
-
-func (r *reader) nodeClaim(_ context.Context, claim *karpv1.NodeClaim, _ place) error {
-	r.cluster.NodeClaims = append(r.cluster.NodeClaims, *claim)
-	return nil
 }
 
 func (r *reader) nodeOverlay(ctx context.Context, overlay *karpv1alpha1.NodeOverlay, _ place) error {
@@ -429,29 +432,9 @@ func (r *reader) priorityClass(_ context.Context, class *schedulingv1.PriorityCl
 	return nil
 }
 
-func (r *reader) namespace(_ context.Context, namespace *corev1.Namespace, _ place) error {
-	r.cluster.Namespaces = append(r.cluster.Namespaces, *namespace)
-	return nil
-}
-
 func (r *reader) persistentVolumeClaim(_ context.Context, claim *corev1.PersistentVolumeClaim, _ place) error {
 	claim.Namespace = namespaceOf(claim.Namespace)
 	r.cluster.PersistentVolumeClaims = append(r.cluster.PersistentVolumeClaims, *claim)
-	return nil
-}
-
-func (r *reader) persistentVolume(_ context.Context, volume *corev1.PersistentVolume, _ place) error {
-	r.cluster.PersistentVolumes = append(r.cluster.PersistentVolumes, *volume)
-	return nil
-}
-
-func (r *reader) storageClass(_ context.Context, class *storagev1.StorageClass, _ place) error {
-	r.cluster.StorageClasses = append(r.cluster.StorageClasses, *class)
-	return nil
-}
-
-func (r *reader) csiNode(_ context.Context, node *storagev1.CSINode, _ place) error {
-	r.cluster.CSINodes = append(r.cluster.CSINodes, *node)
 	return nil
 }
 
@@ -464,10 +447,5 @@ func (r *reader) resourceClaim(_ context.Context, claim *resourcev1.ResourceClai
 func (r *reader) resourceClaimTemplate(_ context.Context, template *resourcev1.ResourceClaimTemplate, _ place) error {
 	template.Namespace = namespaceOf(template.Namespace)
 	r.claimTemplates = append(r.claimTemplates, *template)
-	return nil
-}
-
-func (r *reader) deviceClass(_ context.Context, class *resourcev1.DeviceClass, _ place) error {
-	r.deviceClasses = append(r.deviceClasses, *class)
 	return nil
 }
