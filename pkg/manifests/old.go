@@ -1,6 +1,7 @@
 package manifests
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,8 +19,7 @@ const versionsGuide = "docs/migrate/karpenter-versions.md"
 // successor is what took the place of a kind.
 type successor struct {
 	// removed is the version of Karpenter that no longer has the kind.
-	removed string
-	// kind and version are those of today.
+	removed       string
 	kind, version string
 }
 
@@ -34,64 +34,41 @@ var successors = map[schema.GroupKind]successor{
 const (
 	ofLaunchTemplate = "Karpenter makes launch templates itself: write what this one has as fields of the EC2NodeClass"
 	toKubelet        = "spec.kubelet of the EC2NodeClass"
-	toExpireAfter    = "spec.template.spec.expireAfter of the NodePool"
-	toAMITerms       = "spec.amiSelectorTerms"
 	toSubnetTerms    = "spec.subnetSelectorTerms"
 	toGroupTerms     = "spec.securityGroupSelectorTerms"
-	derived          = "nothing: the instance type has it"
 )
 
-// moved says what became of fields of Karpenter's older versions, by kind and path. Fields that are as before are not in it.
+// moved says what became of fields of Karpenter's older versions, by the kind of today and path. Fields that are as before are not in it.
 var moved = map[string]map[string]string{
-	"Provisioner": {
-		"spec.annotations":                    "spec.template.metadata.annotations",
-		"spec.consolidation":                  "spec.disruption",
-		"spec.consolidation.enabled":          "spec.disruption.consolidationPolicy: WhenEmptyOrUnderutilized",
-		"spec.kubeletConfiguration":           toKubelet,
-		"spec.labels":                         "spec.template.metadata.labels",
-		"spec.limits.resources":               "spec.limits",
-		"spec.provider":                       "an EC2NodeClass",
-		"spec.provider.amiFamily":             "spec.amiFamily of the EC2NodeClass",
-		"spec.provider.blockDeviceMappings":   "spec.blockDeviceMappings of the EC2NodeClass",
-		"spec.provider.instanceProfile":       "spec.instanceProfile of the EC2NodeClass",
-		"spec.provider.launchTemplate":        ofLaunchTemplate,
-		"spec.provider.metadataOptions":       "spec.metadataOptions of the EC2NodeClass",
-		"spec.provider.securityGroupSelector": toGroupTerms + " of the EC2NodeClass",
-		"spec.provider.subnetSelector":        toSubnetTerms + " of the EC2NodeClass",
-		"spec.provider.tags":                  "spec.tags of the EC2NodeClass",
-		"spec.providerRef":                    "spec.template.spec.nodeClassRef",
-		"spec.requirements":                   "spec.template.spec.requirements",
-		"spec.startupTaints":                  "spec.template.spec.startupTaints",
-		"spec.taints":                         "spec.template.spec.taints",
-		"spec.ttlSecondsAfterEmpty":           "spec.disruption.consolidateAfter, with consolidationPolicy: WhenEmpty",
-		"spec.ttlSecondsUntilExpired":         "spec.template.spec.expireAfter",
-	},
 	"NodePool": {
+		"spec.annotations":                           "spec.template.metadata.annotations",
 		"spec.consolidation":                         "spec.disruption",
 		"spec.consolidation.enabled":                 "spec.disruption.consolidationPolicy: WhenEmptyOrUnderutilized",
 		"spec.disruption.expireAfter":                "spec.template.spec.expireAfter",
 		"spec.kubeletConfiguration":                  toKubelet,
+		"spec.labels":                                "spec.template.metadata.labels",
 		"spec.limits.resources":                      "spec.limits",
 		"spec.provider":                              "an EC2NodeClass",
+		"spec.provider.amiFamily":                    "spec.amiFamily of the EC2NodeClass",
+		"spec.provider.blockDeviceMappings":          "spec.blockDeviceMappings of the EC2NodeClass",
+		"spec.provider.instanceProfile":              "spec.instanceProfile of the EC2NodeClass",
 		"spec.provider.launchTemplate":               ofLaunchTemplate,
+		"spec.provider.metadataOptions":              "spec.metadataOptions of the EC2NodeClass",
+		"spec.provider.securityGroupSelector":        toGroupTerms + " of the EC2NodeClass",
+		"spec.provider.subnetSelector":               toSubnetTerms + " of the EC2NodeClass",
+		"spec.provider.tags":                         "spec.tags of the EC2NodeClass",
 		"spec.providerRef":                           "spec.template.spec.nodeClassRef",
 		"spec.requirements":                          "spec.template.spec.requirements",
+		"spec.startupTaints":                         "spec.template.spec.startupTaints",
 		"spec.taints":                                "spec.template.spec.taints",
 		"spec.template.spec.kubelet":                 toKubelet,
 		"spec.template.spec.nodeClassRef.apiVersion": "spec.template.spec.nodeClassRef.group, without the version",
-		"spec.template.spec.resources":               derived,
+		"spec.template.spec.resources":               "nothing: the instance type has it",
 		"spec.ttlSecondsAfterEmpty":                  "spec.disruption.consolidateAfter, with consolidationPolicy: WhenEmpty",
 		"spec.ttlSecondsUntilExpired":                "spec.template.spec.expireAfter",
 	},
-	"AWSNodeTemplate": {
-		"spec.amiSelector":           toAMITerms,
-		"spec.launchTemplate":        ofLaunchTemplate,
-		"spec.launchTemplateName":    ofLaunchTemplate,
-		"spec.securityGroupSelector": toGroupTerms,
-		"spec.subnetSelector":        toSubnetTerms,
-	},
 	"EC2NodeClass": {
-		"spec.amiSelector":           toAMITerms,
+		"spec.amiSelector":           "spec.amiSelectorTerms",
 		"spec.launchTemplate":        ofLaunchTemplate,
 		"spec.launchTemplateName":    ofLaunchTemplate,
 		"spec.securityGroupSelector": toGroupTerms,
@@ -153,7 +130,7 @@ func replaced(gk schema.GroupKind, apiVersion, version string, f fields) error {
 	if !gone {
 		text = fmt.Sprintf("apiVersion %s is not read: write it as %s", apiVersion, schema.GroupVersion{Group: gk.Group, Version: version})
 	}
-	parts := movedFields(gk.Kind, f)
+	parts := movedFields(cmp.Or(now.kind, gk.Kind), f)
 	if !gone && gk.Kind == "NodePool" && f.text("spec", "disruption", "consolidationPolicy") == "WhenUnderutilized" {
 		parts = append(parts, "consolidationPolicy: WhenUnderutilized is WhenEmptyOrUnderutilized")
 	}

@@ -18,16 +18,13 @@ func TestMovedFieldsAreInCRDsOfToday(t *testing.T) {
 	t.Parallel()
 	for kind, paths := range moved {
 		for path, became := range paths {
-			if of, ok := kindsOfToday[kind]; ok && hasField(t, of, path) {
+			if hasField(t, kindsOfToday[kind], path) {
 				t.Errorf("%s still has %s", kind, path)
 			}
 			words := strings.FieldsFunc(became, func(r rune) bool { return r == ' ' || r == ',' || r == ':' })
-			of := "NodePool"
-			switch {
-			case strings.HasSuffix(became, "of the EC2NodeClass") || kind == "AWSNodeTemplate" || kind == "EC2NodeClass":
+			of := kind
+			if strings.HasSuffix(became, "of the EC2NodeClass") {
 				of = "EC2NodeClass"
-			case kind == "NodeClaim":
-				of = "NodeClaim"
 			}
 			if strings.HasPrefix(words[0], "spec.") && !hasField(t, kindsOfToday[of], words[0]) {
 				t.Errorf("%s of %s is said to be %s, which %s does not have", path, kind, words[0], of)
