@@ -132,7 +132,7 @@ func buildVersion() string {
 func (r *factReader) crds(ctx context.Context) {
 	r.facts.CRDs = map[string]doctor.CRD{}
 	for _, name := range slices.Sorted(maps.Keys(doctor.NeededKinds)) {
-		mappings, err := r.RESTMapper().RESTMappings(doctor.NeededKinds[name])
+		mappings, err := r.RESTMapper().RESTMappings(doctor.NeededKinds[name].GroupKind())
 		if err != nil {
 			continue // It is not served.
 		}

@@ -34,8 +34,7 @@ const (
 type Finding struct {
 	Severity Severity `json:"severity"`
 	// Object is the object with the problem, such as NodePool gpu-shared.
-	Object string `json:"object"`
-	// Message is one sentence.
+	Object  string `json:"object"`
 	Message string `json:"message"`
 	// Fix is a command or a line of a manifest.
 	Fix string `json:"fix"`
@@ -56,13 +55,11 @@ type Facts struct {
 	// Denied are the rights that the controller needs and lacks.
 	Denied []Right
 	// Lacking are the rights of [Wanted] that the user lacks.
-	Lacking []Lacking
-	// Monitors describes the Prometheus Operator's monitors.
+	Lacking  []Lacking
 	Monitors Monitors
 	// Cluster has the instance types of the controller if they can be read.
 	Cluster *facts.Cluster
-	// Prices are the controller's rules for prices.
-	Prices []prices.Rule
+	Prices  []prices.Rule
 	// Quotas are the limits of the cloud's account on vCPUs. They are nil if unknown.
 	Quotas []catalog.Quota
 	// ResourceQuotas are those of all namespaces.

@@ -157,17 +157,12 @@ func isSkewed(a, b string) bool {
 	return a != "" && b != "" && strings.TrimPrefix(a, "v") != strings.TrimPrefix(b, "v")
 }
 
-// needed has the CRDs that Karve needs, with a version that must be served.
-var needed = map[string]string{
-	"gpunodeclasses.karve.sh": "v1alpha1", "gpuimagerollouts.karve.sh": "v1alpha1", "nodepools.karpenter.sh": "v1", "nodeclaims.karpenter.sh": "v1",
-}
-
 func crdsMissing(f *Facts) []Finding {
 	if f.CRDs == nil {
 		return nil
 	}
 	var all []Finding
-	for _, name := range slices.Sorted(maps.Keys(needed)) {
+	for _, name := range slices.Sorted(maps.Keys(NeededKinds)) {
 		fix := f.helm("upgrade --install karve-crd charts/karve-crd")
 		if strings.HasSuffix(name, ".karpenter.sh") {
 			fix = "helm upgrade --install karpenter-crd, as Karpenter's guide says"
@@ -175,8 +170,8 @@ func crdsMissing(f *Facts) []Finding {
 		switch crd, ok := f.CRDs[name]; {
 		case !ok:
 			all = append(all, Finding{Error, "CustomResourceDefinition " + name, "is not installed", fix})
-		case !slices.Contains(crd.Served, needed[name]):
-			all = append(all, Finding{Error, "CustomResourceDefinition " + name, fmt.Sprintf("does not serve version %s", needed[name]), fix})
+		case !slices.Contains(crd.Served, NeededKinds[name].Version):
+			all = append(all, Finding{Error, "CustomResourceDefinition " + name, "does not serve version " + NeededKinds[name].Version, fix})
 		}
 	}
 	return all

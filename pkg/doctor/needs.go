@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"io"
 	"io/fs"
@@ -15,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	karpapis "sigs.k8s.io/karpenter/pkg/apis"
@@ -24,10 +24,10 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// NeededKinds are the kinds that Karve needs, by the names of their CustomResourceDefinitions.
-var NeededKinds = map[string]schema.GroupKind{
-	"gpunodeclasses.karve.sh": {Group: v1alpha1.Group, Kind: v1alpha1.Kind}, "gpuimagerollouts.karve.sh": {Group: v1alpha1.Group, Kind: "GPUImageRollout"},
-	"nodepools.karpenter.sh": {Group: karpapis.Group, Kind: "NodePool"}, "nodeclaims.karpenter.sh": {Group: karpapis.Group, Kind: "NodeClaim"},
+// NeededKinds are the kinds that Karve needs, with a version that must be served, by the names of their CustomResourceDefinitions.
+var NeededKinds = map[string]schema.GroupVersionKind{
+	"gpunodeclasses.karve.sh": v1alpha1.GroupVersion.WithKind(v1alpha1.Kind), "gpuimagerollouts.karve.sh": v1alpha1.GroupVersion.WithKind("GPUImageRollout"),
+	"nodepools.karpenter.sh": {Group: karpapis.Group, Version: "v1", Kind: "NodePool"}, "nodeclaims.karpenter.sh": {Group: karpapis.Group, Version: "v1", Kind: "NodeClaim"},
 }
 
 // IsOurs reports whether a CustomResourceDefinition with this name is Karve's.
@@ -101,14 +101,10 @@ func rightsIn(name string, namespaces map[string]string) ([]Right, error) {
 	}
 	var all []Right
 	for documents := yaml.NewYAMLToJSONDecoder(bytes.NewReader(text)); ; {
-		var raw json.RawMessage
-		if err := documents.Decode(&raw); errors.Is(err, io.EOF) {
+		var role rbacv1.Role
+		if err := documents.Decode(&role); errors.Is(err, io.EOF) {
 			return all, nil
 		} else if err != nil {
-			return nil, err
-		}
-		var role rbacv1.Role
-		if err := json.Unmarshal(raw, &role); err != nil {
 			return nil, err
 		}
 		namespace := role.Namespace
@@ -125,12 +121,8 @@ func MonitorSelects(o *unstructured.Unstructured, set labels.Set) bool {
 	if !ok || err != nil {
 		return false
 	}
-	text, err := json.Marshal(selector)
-	if err != nil {
-		return false
-	}
 	var s metav1.LabelSelector
-	if json.Unmarshal(text, &s) != nil {
+	if runtime.DefaultUnstructuredConverter.FromUnstructured(selector, &s) != nil {
 		return false
 	}
 	selects, err := metav1.LabelSelectorAsSelector(&s)

@@ -48,6 +48,7 @@ func right(verb, resource, namespace string) Need {
 	return Need{Right: Right{Group: group, Resource: name, Verb: verb, Namespace: namespace}}
 }
 
+// list returns the rights to list resources in all namespaces.
 func list(resources ...string) (all []Need) {
 	for _, r := range resources {
 		all = append(all, right("list", r, inAll))
