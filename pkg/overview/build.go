@@ -332,24 +332,12 @@ func (o *Overview) Of(keep func(namespace, name string) bool) *Overview {
 
 // Only returns the part of an overview that is about a node, by the name of its Node or NodeClaim. It returns false if there is none.
 func (o *Overview) Only(name string) (*Overview, bool) {
-	i := slices.IndexFunc(o.Nodes, func(n Node) bool { return n.Name == name || n.NodeClaim == name })
-	if i < 0 {
+	one := o.Where(func(n *Node) bool { return n.Name == name || n.NodeClaim == name })
+	if len(one.Nodes) == 0 {
 		return nil, false
 	}
-	n := o.Nodes[i]
-	one := &Overview{AsOf: o.AsOf, Pools: []Pool{}, Nodes: []Node{n}, Pods: []Pod{}, Waiting: []Waiting{}, Controller: o.Controller}
-	for _, p := range o.Pools {
-		if p.Name == n.Pool {
-			p.Totals = Totals{}
-			one.Pools = append(one.Pools, p)
-		}
-	}
-	for _, p := range o.Pods {
-		if p.Node == n.Name {
-			one.Pods = append(one.Pods, p)
-		}
-	}
-	one.sum()
+	one.Waiting = []Waiting{}
+	one.Pools = slices.DeleteFunc(one.Pools, func(p Pool) bool { return p.Name != one.Nodes[0].Pool })
 	return one, true
 }
 
