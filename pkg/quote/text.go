@@ -3,6 +3,7 @@ package quote
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -194,11 +195,7 @@ func percent(price, than planner.MicroUSD) int64 {
 	if than == 0 {
 		return 0
 	}
-	change := 200 * (price - than)
-	if change < 0 {
-		return -int64((-change + than) / (2 * than))
-	}
-	return int64((change + than) / (2 * than))
+	return int64(math.Round(100 * float64(price-than) / float64(than)))
 }
 
 // steps returns the steps to a cheaper layout of the nodes, with all NodeClaims if wide is true.
