@@ -2,7 +2,6 @@
 package aws
 
 import (
-	"encoding/json"
 	"strings"
 	"time"
 
@@ -125,37 +124,25 @@ var causes = map[string]cloud.Cause{
 
 // subnetsOf returns the zones of the subnets in the status of an EC2NodeClass, by subnet ID. It returns nil if there are none.
 func subnetsOf(class *unstructured.Unstructured) map[string]string {
-	found, _, err := unstructured.NestedSlice(class.Object, "status", "subnets")
-	if err != nil || len(found) == 0 {
+	c, err := nodeClassOf(class)
+	if err != nil || len(c.Status.Subnets) == 0 {
 		return nil
 	}
 	zones := map[string]string{}
-	for _, f := range found {
-		subnet, _ := f.(map[string]any)
-		id, _ := subnet["id"].(string)
-		zone, _ := subnet["zone"].(string)
-		if id != "" && zone != "" {
-			zones[id] = zone
+	for _, subnet := range c.Status.Subnets {
+		if subnet.ID != "" && subnet.Zone != "" {
+			zones[subnet.ID] = subnet.Zone
 		}
 	}
 	return zones
 }
 
-func imagesOf(class *unstructured.Unstructured) []cloud.Image {
-	found, _, err := unstructured.NestedSlice(class.Object, "status", "amis")
+func imagesOf(class *unstructured.Unstructured) (images []cloud.Image) {
+	c, err := nodeClassOf(class)
 	if err != nil {
 		return nil
 	}
-	b, err := json.Marshal(found)
-	if err != nil {
-		return nil
-	}
-	var amis []ami
-	if err := json.Unmarshal(b, &amis); err != nil {
-		return nil
-	}
-	var images []cloud.Image
-	for _, ami := range amis {
+	for _, ami := range c.Status.AMIs {
 		images = append(images, cloud.Image{ID: ami.ID, Requirements: ami.Requirements})
 	}
 	return images

@@ -22,14 +22,18 @@ var imageRollouts = cloud.ImageRollouts{
 	Choice: choiceOf, Resolved: resolved, Unfollowed: unfollowed, Pin: pin, Resolve: resolve,
 }
 
-// nodeClass has the fields of an EC2NodeClass that matter for its images.
+// nodeClass has the fields of an EC2NodeClass that matter for its images and subnets.
 type nodeClass struct {
 	Spec struct {
 		AMIFamily        string `json:"amiFamily"`
 		AMISelectorTerms []term `json:"amiSelectorTerms"`
 	} `json:"spec"`
 	Status struct {
-		AMIs []ami `json:"amis"`
+		AMIs    []ami `json:"amis"`
+		Subnets []struct {
+			ID   string `json:"id"`
+			Zone string `json:"zone"`
+		} `json:"subnets"`
 	} `json:"status"`
 }
 

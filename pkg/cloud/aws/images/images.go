@@ -12,6 +12,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	ec2types "github.com/aws/aws-sdk-go-v2/service/ec2/types"
 	"github.com/aws/aws-sdk-go-v2/service/ssm"
+	"k8s.io/utils/ptr"
 
 	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/cloud/aws"
@@ -49,18 +50,10 @@ type Image struct {
 // Release returns the release of the image, or its ID if the name has no release.
 func (i Image) Release() string { return aws.ReleaseOf(i.ID, i.Name) }
 
-type ssmAPI interface {
-	GetParameter(ctx context.Context, in *ssm.GetParameterInput, options ...func(*ssm.Options)) (*ssm.GetParameterOutput, error)
-}
-
-type ec2API interface {
-	ec2.DescribeImagesAPIClient
-}
-
 // Finder reads images from AWS.
 type Finder struct {
-	SSM ssmAPI
-	EC2 ec2API
+	SSM *ssm.Client
+	EC2 *ec2.Client
 	Now func() time.Time
 }
 
@@ -139,7 +132,7 @@ func (f *Finder) Describe(ctx context.Context, ids []string) ([]Image, error) {
 	}
 	images := make([]Image, 0, len(ids))
 	for _, id := range ids {
-		i := slices.IndexFunc(out.Images, func(image ec2types.Image) bool { return value(image.ImageId) == id })
+		i := slices.IndexFunc(out.Images, func(image ec2types.Image) bool { return ptr.Deref(image.ImageId, "") == id })
 		if i < 0 {
 			return nil, &cloud.ImageError{Reason: NotFound, Message: "there is no image " + id + " that this account may use"}
 		}
@@ -159,7 +152,7 @@ func (f *Finder) Missing(ctx context.Context, ids []string) ([]string, error) {
 	}
 	return slices.DeleteFunc(slices.Clone(ids), func(id string) bool {
 		return slices.ContainsFunc(out.Images, func(image ec2types.Image) bool {
-			return value(image.ImageId) == id && (image.State == "" || image.State == ec2types.ImageStateAvailable)
+			return ptr.Deref(image.ImageId, "") == id && (image.State == "" || image.State == ec2types.ImageStateAvailable)
 		})
 	}), nil
 }
@@ -171,24 +164,17 @@ func (f *Finder) imageOf(described *ec2types.Image) Image {
 	}
 	deprecation := timeOf(described.DeprecationTime)
 	return Image{
-		ID: value(described.ImageId), Name: value(described.Name), Architecture: architecture, Created: timeOf(described.CreationDate),
+		ID: ptr.Deref(described.ImageId, ""), Name: ptr.Deref(described.Name, ""), Architecture: architecture, Created: timeOf(described.CreationDate),
 		Deprecated: !deprecation.IsZero() && !f.Now().Before(deprecation), State: string(described.State),
 	}
 }
 
 func timeOf(s *string) time.Time {
-	t, err := time.Parse(time.RFC3339, value(s))
+	t, err := time.Parse(time.RFC3339, ptr.Deref(s, ""))
 	if err != nil {
 		return time.Time{}
 	}
 	return t
-}
-
-func value(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
 }
 
 // Usable returns why an image cannot or should not be launched, or "" if it is usable.

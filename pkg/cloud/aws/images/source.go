@@ -22,7 +22,7 @@ type Source struct {
 func (s *Source) clients(ctx context.Context) (*Finder, error) {
 	clients, err := s.Load(ctx)
 	if err != nil {
-		return nil, err
+		return nil, ErrorOf(err)
 	}
 	return &Finder{SSM: clients.SSM, EC2: clients.EC2, Now: s.Now}, nil
 }
@@ -31,7 +31,7 @@ func (s *Source) clients(ctx context.Context) (*Finder, error) {
 func (s *Source) Find(ctx context.Context, family, name, kubernetes string, architectures []string) (*v1alpha1.GPUImage, error) {
 	release, err := s.find(ctx, aws.Family(family), name, kubernetes, architectures)
 	if err != nil {
-		return nil, ErrorOf(err)
+		return nil, err
 	}
 	image := &v1alpha1.GPUImage{Release: release.Name}
 	for _, i := range release.Images {
@@ -67,13 +67,10 @@ func (s *Source) find(ctx context.Context, family aws.Family, name, kubernetes s
 func (s *Source) Created(ctx context.Context, ids []string) (time.Time, error) {
 	finder, err := s.clients(ctx)
 	if err != nil {
-		return time.Time{}, ErrorOf(err)
+		return time.Time{}, err
 	}
 	found, err := finder.Describe(ctx, ids)
-	if err != nil {
-		return time.Time{}, ErrorOf(err)
-	}
-	return newestOf(found), nil
+	return newestOf(found), err
 }
 
 func newestOf(images []Image) time.Time {
@@ -90,11 +87,7 @@ func newestOf(images []Image) time.Time {
 func (s *Source) Missing(ctx context.Context, ids []string) ([]string, error) {
 	finder, err := s.clients(ctx)
 	if err != nil {
-		return nil, ErrorOf(err)
+		return nil, err
 	}
-	missing, err := finder.Missing(ctx, ids)
-	if err != nil {
-		return nil, ErrorOf(err)
-	}
-	return missing, nil
+	return finder.Missing(ctx, ids)
 }

@@ -3,6 +3,7 @@
 package instancetype
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -154,7 +155,7 @@ func (c *Catalog) list(ctx context.Context, class *unstructured.Unstructured) (c
 	var uncounted *problem
 	var counting <-chan struct{}
 	listing.Reservations, uncounted, counting = c.counted(r.reservations)
-	if p := first(r.problem, c.stale(), uncounted); p != nil {
+	if p := cmp.Or(r.problem, c.stale(), uncounted); p != nil {
 		listing.Reason, listing.Message = p.reason, fmt.Sprintf("%s %q: %s", class.GetKind(), class.GetName(), p.message)
 	}
 	return listing, counting
@@ -174,13 +175,4 @@ func (c *Catalog) await(ctx context.Context, done <-chan struct{}) {
 	case <-timer.C():
 	case <-ctx.Done():
 	}
-}
-
-func first(problems ...*problem) *problem {
-	for _, p := range problems {
-		if p != nil {
-			return p
-		}
-	}
-	return nil
 }

@@ -145,25 +145,18 @@ func (c *Catalog) keepCounting(ctx context.Context, clients *api.Clients) {
 			if ctx.Err() != nil {
 				return
 			}
-			failures++
-			if err == nil {
+			var p *problem
+			if failures++; err == nil {
 				failures = 0
 			} else {
-				wait = max(wait, lifecycle.Backoff(firstBackoff, maxBackoff, failures))
+				wait, p = max(wait, lifecycle.Backoff(firstBackoff, maxBackoff, failures)), c.diagnose(ctx, clients, err)
 			}
-			c.recount(ctx, wanted, counts, c.problemOf(ctx, clients, err))
+			c.recount(ctx, wanted, counts, p)
 		}
 		if !c.sleepUnless(ctx, wait, c.reservations.wake) {
 			return
 		}
 	}
-}
-
-func (c *Catalog) problemOf(ctx context.Context, clients *api.Clients, err error) *problem {
-	if err == nil {
-		return nil
-	}
-	return c.diagnose(ctx, clients, err)
 }
 
 func (c *Catalog) wanted() map[string]string {
