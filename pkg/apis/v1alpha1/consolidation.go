@@ -56,19 +56,23 @@ func FormatUSD(micro int64) string {
 
 // IdleDuration returns how long a node must be empty before it is deleted. If never is true, idle nodes are kept.
 func (c Consolidation) IdleDuration() (d time.Duration, never bool, err error) {
-	idleAfter := c.IdleAfter
-	switch idleAfter {
+	return durationOr("idleAfter", c.IdleAfter, DefaultIdleAfter, "; use Never to keep idle machines")
+}
+
+// durationOr returns the duration in a field, or its default if the field is empty. If never is true, the field is Never. hint is the end of the error for a negative one.
+func durationOr(field, value, byDefault, hint string) (d time.Duration, never bool, err error) {
+	switch value {
 	case IdleNever:
 		return 0, true, nil
 	case "":
-		idleAfter = DefaultIdleAfter
+		value = byDefault
 	}
-	d, err = time.ParseDuration(idleAfter)
+	d, err = time.ParseDuration(value)
 	if err != nil {
-		return 0, false, fmt.Errorf("reading idleAfter: %w", err)
+		return 0, false, fmt.Errorf("reading %s: %w", field, err)
 	}
 	if d < 0 {
-		return 0, false, fmt.Errorf("reading idleAfter: %q is negative; use Never to keep idle machines", idleAfter)
+		return 0, false, fmt.Errorf("reading %s: %q is negative%s", field, value, hint)
 	}
 	return d, false, nil
 }

@@ -1,9 +1,6 @@
 package v1alpha1
 
-import (
-	"fmt"
-	"time"
-)
+import "time"
 
 // DefaultMaxPremiumPercent is the maxPremiumPercent that the API server sets by default.
 const DefaultMaxPremiumPercent = 15
@@ -23,19 +20,9 @@ const DefaultTerminationGracePeriod = "1h"
 
 // DrainDuration returns how long nodes may drain if their NodePool sets no limit. It is nil if there is no limit.
 func (s *GPUNodeClassSpec) DrainDuration() (*time.Duration, error) {
-	value := s.TerminationGracePeriod
-	switch value {
-	case IdleNever:
-		return nil, nil
-	case "":
-		value = DefaultTerminationGracePeriod
-	}
-	d, err := time.ParseDuration(value)
-	if err != nil {
-		return nil, fmt.Errorf("reading terminationGracePeriod: %w", err)
-	}
-	if d < 0 {
-		return nil, fmt.Errorf("reading terminationGracePeriod: %q is negative", value)
+	d, never, err := durationOr("terminationGracePeriod", s.TerminationGracePeriod, DefaultTerminationGracePeriod, "")
+	if never || err != nil {
+		return nil, err
 	}
 	return &d, nil
 }

@@ -5,29 +5,12 @@ import (
 	"time"
 )
 
-// UnusedNever is the value of Consolidation.UnusedAfter that disables the report.
-const UnusedNever = "Never"
-
 // DefaultUnusedAfter is the unusedAfter that the API server sets by default. UnusedDuration reads an empty value as this default.
 const DefaultUnusedAfter = "1h"
 
 // UnusedDuration returns how long the pods of a node may leave its GPUs unused before Karve reports it. If never is true, Karve does not report it.
 func (c Consolidation) UnusedDuration() (d time.Duration, never bool, err error) {
-	unusedAfter := c.UnusedAfter
-	switch unusedAfter {
-	case UnusedNever:
-		return 0, true, nil
-	case "":
-		unusedAfter = DefaultUnusedAfter
-	}
-	d, err = time.ParseDuration(unusedAfter)
-	if err != nil {
-		return 0, false, fmt.Errorf("reading unusedAfter: %w", err)
-	}
-	if d < 0 {
-		return 0, false, fmt.Errorf("reading unusedAfter: %q is negative; use Never to report nothing", unusedAfter)
-	}
-	return d, false, nil
+	return durationOr("unusedAfter", c.UnusedAfter, DefaultUnusedAfter, "; use Never to report nothing")
 }
 
 // The bounds of EvictWhenUnusedAnnotation. If an agent has just died, nobody knows what its pods did in the last ten minutes.
