@@ -16,17 +16,16 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// completionTimeout is how long the completion of a name waits for the cluster.
 const completionTimeout = 2 * time.Second
 
 // completed are the kinds whose names complete the first argument of a command, by the path of the command.
 var completed = map[string]schema.GroupVersionKind{
-	"kubectl-karve rollout status":  v1alpha1.GroupVersion.WithKind(imageRolloutKind),
-	"kubectl-karve rollout pause":   v1alpha1.GroupVersion.WithKind(imageRolloutKind),
-	"kubectl-karve rollout resume":  v1alpha1.GroupVersion.WithKind(imageRolloutKind),
-	"kubectl-karve rollout promote": v1alpha1.GroupVersion.WithKind(imageRolloutKind),
-	"kubectl-karve rollout undo":    v1alpha1.GroupVersion.WithKind(imageRolloutKind),
-	"kubectl-karve inspect":         {Version: "v1", Kind: "Node"},
+	"kubectl karve rollout status":  v1alpha1.GroupVersion.WithKind(imageRolloutKind),
+	"kubectl karve rollout pause":   v1alpha1.GroupVersion.WithKind(imageRolloutKind),
+	"kubectl karve rollout resume":  v1alpha1.GroupVersion.WithKind(imageRolloutKind),
+	"kubectl karve rollout promote": v1alpha1.GroupVersion.WithKind(imageRolloutKind),
+	"kubectl karve rollout undo":    v1alpha1.GroupVersion.WithKind(imageRolloutKind),
+	"kubectl karve inspect":         {Version: "v1", Kind: "Node"},
 }
 
 // addCompletions makes the shell complete names of objects and of contexts, and output formats.
@@ -34,7 +33,7 @@ func addCompletions(ctx context.Context, cmd *cobra.Command) {
 	for _, child := range cmd.Commands() {
 		addCompletions(ctx, child)
 	}
-	if kind, ok := completed[path(cmd)]; ok {
+	if kind, ok := completed[cmd.CommandPath()]; ok {
 		cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			if len(args) > 0 {
 				return nil, cobra.ShellCompDirectiveNoFileComp
@@ -42,7 +41,7 @@ func addCompletions(ctx context.Context, cmd *cobra.Command) {
 			return names(ctx, flagsOf(cmd), kind, ""), cobra.ShellCompDirectiveNoFileComp
 		}
 	}
-	if path(cmd) == "kubectl-karve explain" {
+	if cmd.CommandPath() == "kubectl karve explain" {
 		cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 			if len(args) > 0 {
 				return nil, cobra.ShellCompDirectiveNoFileComp
@@ -86,14 +85,6 @@ func explainable(ctx context.Context, flags *genericclioptions.ConfigFlags, type
 		all[i] = kind + "/" + all[i]
 	}
 	return all, cobra.ShellCompDirectiveNoFileComp
-}
-
-// path returns the names of a command and of those above it.
-func path(cmd *cobra.Command) string {
-	if cmd.HasParent() {
-		return path(cmd.Parent()) + " " + cmd.Name()
-	}
-	return cmd.Name()
 }
 
 // flagsOf returns the flags that select the cluster, with the values that were typed so far.

@@ -100,22 +100,11 @@ func (b *bounded) readFile(path string) ([]byte, error) {
 const downloadTimeout = time.Minute
 
 func (b *bounded) download(ctx context.Context, url string) ([]byte, error) {
-	slow := fmt.Errorf("it takes more than %s", downloadTimeout)
-	ctx, stop := context.WithTimeoutCause(ctx, downloadTimeout, slow)
-	defer stop()
-	content, err := b.get(ctx, url)
-	if err != nil && errors.Is(context.Cause(ctx), slow) {
-		return nil, slow
-	}
-	return content, err
-}
-
-func (b *bounded) get(ctx context.Context, url string) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
 	}
-	answer, err := http.DefaultClient.Do(request)
+	answer, err := (&http.Client{Timeout: downloadTimeout}).Do(request)
 	if err != nil {
 		return nil, errors.Unwrap(err) // The caller names the URL.
 	}
@@ -158,7 +147,6 @@ func (b *bounded) readPath(name string, recursive bool) ([]manifests.File, error
 	return files, nil
 }
 
-// maxFiles is the maximum number of manifests in a directory.
 const maxFiles = 10_000
 
 func expand(directory string, recursive bool) ([]string, error) {

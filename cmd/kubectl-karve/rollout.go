@@ -92,20 +92,9 @@ func rolloutEditCommand(ctx context.Context, s streams, use, short string, edit 
 }
 
 func rolloutUndoCommand(ctx context.Context, s streams) *cobra.Command {
-	kube, namespace, to := clusterFlags(), "", ""
-	cmd := &cobra.Command{
-		Use: "undo NAME", Short: "Roll back to the previous image, or to another one", Args: oneRollout,
-		RunE: func(_ *cobra.Command, args []string) error {
-			c, err := connectForRollouts(ctx, s, kube, namespace)
-			if err != nil {
-				return err
-			}
-			return c.editRollout(ctx, s.out, args[0], func(r *v1alpha1.GPUImageRollout) (string, error) { return rollout.Undo(r, to) })
-		},
-	}
+	to := ""
+	cmd := rolloutEditCommand(ctx, s, "undo NAME", "Roll back to the previous image, or to another one", func(r *v1alpha1.GPUImageRollout) (string, error) { return rollout.Undo(r, to) })
 	cmd.Flags().StringVar(&to, "to", "", "release or ID of the image, or Newest to follow new images; default: the latest other image that ran well")
-	addNamespaceFlag(cmd.Flags(), &namespace)
-	kube.AddFlags(cmd.Flags())
 	return cmd
 }
 
