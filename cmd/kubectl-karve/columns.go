@@ -57,7 +57,6 @@ type (
 	podColumn  = column[*overview.Pod]
 )
 
-// Columns of nodes.
 var (
 	nodeName     = nodeColumn{title: "NODE", cell: func(n *overview.Node) string { return n.Name }}
 	nodePool     = nodeColumn{title: "POOL", cell: func(n *overview.Node) string { return cmp.Or(n.Pool, unknown) }}
@@ -77,7 +76,6 @@ func nodeState(colors palette) nodeColumn {
 	return nodeColumn{title: "STATE", cell: func(n *overview.Node) string { return stateColor(n, colors) }}
 }
 
-// Columns of pods.
 var (
 	podName     = podColumn{title: "POD", cell: func(p *overview.Pod) string { return p.Namespace + "/" + p.Name }}
 	podReplicas = podColumn{title: "REPLICAS", right: true, cell: func(p *overview.Pod) string { return strconv.FormatInt(p.Replicas, 10) }}

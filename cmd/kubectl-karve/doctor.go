@@ -38,7 +38,6 @@ func doctorCommand(ctx context.Context, s streams) *cobra.Command {
 	return cmd
 }
 
-// diagnosis is the data that doctor prints.
 type diagnosis struct {
 	Findings []doctor.Finding `json:"findings"`
 }

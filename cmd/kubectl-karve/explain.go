@@ -65,13 +65,11 @@ func explainCommand(ctx context.Context, s streams) *cobra.Command {
 	return cmd
 }
 
-// The kinds of objects that can be explained.
 const (
 	kindPod  = "pod"
 	kindNode = "node"
 )
 
-// kinds are the names of the kinds, as in kubectl.
 var kinds = map[string]string{
 	"cronjob": "CronJob", "cronjobs": "CronJob", "cj": "CronJob", "deployment": "Deployment", "deployments": "Deployment", "deploy": "Deployment", "job": "Job", "jobs": "Job", "replicaset": "ReplicaSet", "replicasets": "ReplicaSet", "rs": "ReplicaSet",
 	"statefulset": "StatefulSet", "statefulsets": "StatefulSet", "sts": "StatefulSet",

@@ -47,8 +47,7 @@ type connection struct {
 	// core reads pods and nodes in protobuf.
 	core rest.Interface
 	// overlays reports whether the cluster serves NodeOverlays.
-	overlays bool
-	// podGroups are the kinds of PodGroups that it serves.
+	overlays  bool
 	podGroups []schema.GroupVersionKind
 	// dra reports whether it serves ResourceSlices, and taintRules whether it serves DeviceTaintRules.
 	dra, taintRules bool

@@ -54,7 +54,6 @@ func untilSignal(command func(context.Context) int) int {
 	}
 }
 
-// streams are the standard streams of a command.
 type streams struct {
 	in       io.Reader
 	out, err io.Writer

@@ -22,7 +22,6 @@ const (
 	refreshShare = 10
 )
 
-// nodesOptions are the flags of the nodes command, and podsOptions those of the pods command.
 type (
 	nodesOptions struct {
 		liveOptions

@@ -219,8 +219,7 @@ type source struct {
 	*facts.Cluster
 	// skipped is what the cluster lacks of the manifests.
 	skipped manifests.Skipped
-	// notes are for the user.
-	notes []string
+	notes   []string
 	// controller says whether a controller works. It is nil for manifests.
 	controller *leader.Leader
 	// from is what the controller has published. It is zero for manifests.

@@ -36,7 +36,6 @@ func strategyNames(all []v1alpha1.Strategy) string {
 	return strings.Join(names, ", ")
 }
 
-// maxReplicas is the largest number of replicas that a GPUNodeClass allows.
 const maxReplicas = 128
 
 // parseReplicas parses numbers of replicas such as 10, 2,4,8 or 1..48, or a list of them.

@@ -105,7 +105,6 @@ func (n *nodeSelection) apply(s seen) (*overview.Overview, error) {
 	return all, nil
 }
 
-// podSelection are the flags that select the pods of an overview.
 type podSelection struct {
 	namespace namespaceFlags
 	selector  string

@@ -207,8 +207,7 @@ type trouble struct {
 	asked int
 	// without counts nodes without a running agent. failed counts those whose agents did not answer.
 	without, failed int
-	// first is the first error.
-	first error
+	first           error
 }
 
 // measure scrapes the agents of the nodes that have the pods, or of all nodes that have started.

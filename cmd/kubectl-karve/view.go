@@ -249,7 +249,6 @@ func podsLine(pods []overview.Pod) string {
 	return line
 }
 
-// Widths of bars.
 const summaryBar, nodeBar = 20, 10
 
 // bar draws how many of all replicas are held, in width characters.

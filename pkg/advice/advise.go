@@ -16,7 +16,6 @@ import (
 
 // Measured is what was measured of a fleet.
 type Measured struct {
-	// From and To are the range.
 	From, To time.Time
 	// Cluster has the NodePools, the GPUNodeClasses, their instance types and DaemonSets, as they are today.
 	Cluster   *facts.Cluster

@@ -47,8 +47,7 @@ type Change struct {
 type Patch struct {
 	// Command is the command that reads the patch from its standard input. It is "" if the object cannot be patched: then the patch is for the manifest of which it is made.
 	Command string `json:"command,omitempty"`
-	// YAML is the patch.
-	YAML string `json:"yaml"`
+	YAML    string `json:"yaml"`
 }
 
 type change struct {

@@ -23,7 +23,6 @@ type Share struct {
 // Purpose is what a part of a price is for.
 type Purpose string
 
-// Purposes.
 const (
 	// Used is for the replicas that pods hold, without those of DaemonSets.
 	Used Purpose = "used"

@@ -6,7 +6,6 @@ type Quota struct {
 	Group        string `json:"group"`
 	CapacityType string `json:"capacityType"`
 	// Code is the cloud's name of the quota.
-	Code string `json:"code"`
-	// VCPUs is the limit.
-	VCPUs int64 `json:"vcpus"`
+	Code  string `json:"code"`
+	VCPUs int64  `json:"vcpus"`
 }

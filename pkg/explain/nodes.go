@@ -18,8 +18,7 @@ import (
 
 // lack is a resource of which a node has too little for a pod.
 type lack struct {
-	why string
-	// order sorts the counts.
+	why   string
 	order int
 	// left is the amount that the node has left, in the unit that text formats. It is 0 for a lack without an amount.
 	left int64

@@ -37,10 +37,9 @@ type PodAnswer struct {
 	Pod   string   `json:"pod"`
 	State PodState `json:"state"`
 	// Since is when the pod was created, or for a running pod when it was started.
-	Since *time.Time `json:"since,omitempty"`
-	Wants Wants      `json:"wants"`
-	// Summary is one sentence.
-	Summary string `json:"summary"`
+	Since   *time.Time `json:"since,omitempty"`
+	Wants   Wants      `json:"wants"`
+	Summary string     `json:"summary"`
 	// Reason and Message are those of the plan for a pod without a place.
 	Reason  planner.Reason `json:"reason,omitempty"`
 	Message string         `json:"message,omitempty"`
@@ -52,10 +51,8 @@ type PodAnswer struct {
 	Nodes []NodeCount `json:"nodes,omitempty"`
 	// Machine is the machine that is launched for the pod, is starting, or has room for it.
 	Machine *Machine `json:"machine,omitempty"`
-	// Place is where a running pod is.
-	Place *Place `json:"place,omitempty"`
-	// Rules constrain where the pod may be.
-	Rules []Rule `json:"rules,omitempty"`
+	Place   *Place   `json:"place,omitempty"`
+	Rules   []Rule   `json:"rules,omitempty"`
 	// Move reports whether consolidation would move a running pod.
 	Move *Move `json:"move,omitempty"`
 	// Controller says whether a controller works. It is nil if the caller has not asked.
@@ -165,15 +162,14 @@ type Move struct {
 
 // NodeAnswer explains why a node stays or goes, and when. Fields that do not apply or are unknown are empty.
 type NodeAnswer struct {
-	Node      string          `json:"node,omitempty"`
-	NodeClaim string          `json:"nodeClaim,omitempty"`
-	NodePool  string          `json:"nodePool,omitempty"`
-	State     lifecycle.State `json:"state,omitempty"`
-	// Summary is one sentence.
-	Summary      string `json:"summary"`
-	InstanceType string `json:"instanceType,omitempty"`
-	Zone         string `json:"zone,omitempty"`
-	CapacityType string `json:"capacityType,omitempty"`
+	Node         string          `json:"node,omitempty"`
+	NodeClaim    string          `json:"nodeClaim,omitempty"`
+	NodePool     string          `json:"nodePool,omitempty"`
+	State        lifecycle.State `json:"state,omitempty"`
+	Summary      string          `json:"summary"`
+	InstanceType string          `json:"instanceType,omitempty"`
+	Zone         string          `json:"zone,omitempty"`
+	CapacityType string          `json:"capacityType,omitempty"`
 	// Price is the price of the machine, and ListPrice that in the cloud's list. Both are nil if the price is unknown.
 	Price     *planner.MicroUSD `json:"microUSDPerHour,omitempty"`
 	ListPrice *planner.MicroUSD `json:"listMicroUSDPerHour,omitempty"`

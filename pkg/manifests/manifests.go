@@ -212,9 +212,8 @@ type reader struct {
 	// priorities are the PriorityClasses by name. The key "" is the default.
 	priorities     map[string]*schedulingv1.PriorityClass
 	runtimeClasses map[string]*nodev1.RuntimeClass
-	// limits and quotas are those of each namespace.
-	limits map[string][]limitRange
-	quotas map[string][]*quota
+	limits         map[string][]limitRange
+	quotas         map[string][]*quota
 	// trainJobs use the runtimes, which are keyed by kind and name.
 	trainJobs []trainJob
 	// aliases gives pods of gpushare and HAMi slots. It is nil if no GPUNodeClass has slots.

@@ -6,7 +6,6 @@ import (
 	volumehelper "k8s.io/component-helpers/storage/volume"
 )
 
-// defaultClass is the annotation that marks the default StorageClass.
 const defaultClass = "storageclass.kubernetes.io/is-default-class"
 
 // makeClaims adds the PersistentVolumeClaims that controllers create, for the pods of StatefulSets and for ephemeral volumes.

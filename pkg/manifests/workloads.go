@@ -20,12 +20,10 @@ type workload struct {
 	apiVersion string
 	object     metav1.ObjectMeta
 	// set is the name of the pods among those of the object, if it has several pod templates.
-	set string
-	// labels, annotations and spec are those of the pods.
+	set                 string
 	labels, annotations map[string]string
 	spec                corev1.PodSpec
-	// replicas is the desired number of pods.
-	replicas int
+	replicas            int
 	// first is the ordinal of the first pod.
 	first int
 	// claims are the templates of the PersistentVolumeClaims that each pod gets.

@@ -121,8 +121,7 @@ type Node struct {
 	MicroUSDPerHour     *int64 `json:"microUSDPerHour,omitempty"`
 	ListMicroUSDPerHour *int64 `json:"listMicroUSDPerHour,omitempty"`
 	IdleMicroUSDPerHour *int64 `json:"idleMicroUSDPerHour,omitempty"`
-	// Agent is the state of the node's agent.
-	Agent Agent `json:"agent"`
+	Agent               Agent  `json:"agent"`
 	// GPUs are the GPUs by index. Without a report of the agent, there are as many as the node should have, with nothing but an index.
 	GPUs []GPU `json:"gpus"`
 }
@@ -130,7 +129,6 @@ type Node struct {
 // Severity defines how to show a state.
 type Severity string
 
-// Severities.
 const (
 	// Good is a node that accepts pods.
 	Good Severity = "good"
@@ -249,12 +247,10 @@ type Waiting struct {
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
 	Since     time.Time `json:"since"`
-	// Resource is the GPU resource that the pod requests.
-	Resource string `json:"resource"`
-	Replicas int64  `json:"replicas"`
+	Resource  string    `json:"resource"`
+	Replicas  int64     `json:"replicas"`
 	// StatedMiB is the device memory that the pod requests, or nil if it requests none.
 	StatedMiB *int64 `json:"statedMiB,omitempty"`
-	// Nominated is the node for which the pod is nominated.
 	Nominated string `json:"nominatedNode,omitempty"`
 	// Reason is why the pod has no node: that of its condition PodScheduled, such as Unschedulable, or that of a plan if the caller has made one. It is ""
 	// for a pod that no scheduler has tried.

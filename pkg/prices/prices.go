@@ -47,7 +47,6 @@ type Rule struct {
 
 // UpTo is a limit of a rule. Exactly one of its fields is set.
 type UpTo struct {
-	// Machines is the number of machines.
 	Machines *int64 `json:"machines,omitempty"`
 	// USDPerHour is what the machines cost together after the rule, in US dollars per hour, for example "12.50".
 	USDPerHour string `json:"usdPerHour,omitempty"`

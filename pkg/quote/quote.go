@@ -69,11 +69,10 @@ type Claim struct {
 	InstanceTypes []string `json:"instanceTypes"`
 	CapacityType  string   `json:"capacityType"`
 	// Reservation is the ID of the reservation whose slot the machine takes, or "" if it takes none.
-	Reservation string   `json:"reservation,omitempty"`
-	Zones       []string `json:"zones"`
-	Pods        []string `json:"pods"`
-	// ReplicasPerGPU is the number of replicas of each GPU.
-	ReplicasPerGPU int64 `json:"replicasPerGPU"`
+	Reservation    string   `json:"reservation,omitempty"`
+	Zones          []string `json:"zones"`
+	Pods           []string `json:"pods"`
+	ReplicasPerGPU int64    `json:"replicasPerGPU"`
 	// MIGLayout names the MIG instances of its GPUs, for example "1g.5gb" or "3x1g.5gb_2x2g.10gb". It is "" if they are not divided.
 	MIGLayout string `json:"migLayout,omitempty"`
 	// Price is the price of the first instance type, and ListPrice its price in the cloud's list.

@@ -53,7 +53,6 @@ type ComparisonRow struct {
 }
 
 type alternative struct {
-	// isolates is a word for what the strategy isolates between the pods on a GPU.
 	isolates string
 	// of returns the sharing of a GPUNodeClass with the strategy and the same resource. It returns an error if replicas is 0 and must be known.
 	of func(c *facts.Cluster, was v1alpha1.Sharing, replicas int32) (v1alpha1.Sharing, error)

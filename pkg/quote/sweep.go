@@ -23,7 +23,6 @@ type Sweep struct {
 
 // SweepRow is the result for one number of replicas.
 type SweepRow struct {
-	// Replicas is the number of replicas per GPU.
 	Replicas int32 `json:"replicas"`
 	Machines int   `json:"machines"`
 	Prices

@@ -12,9 +12,8 @@ import (
 
 // Unserved is a resource that pending pods request and that nothing serves.
 type Unserved struct {
-	Resource string `json:"resource"`
-	// Pods are the names of the pods.
-	Pods []string `json:"pods"`
+	Resource string   `json:"resource"`
+	Pods     []string `json:"pods"`
 	// Nearest is the served resource with the most similar name. It is "" if none is similar.
 	Nearest string `json:"nearest,omitempty"`
 

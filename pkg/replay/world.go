@@ -33,7 +33,6 @@ type world struct {
 	changes, still int
 }
 
-// machine is a node.
 type machine struct {
 	name     string
 	offering int

@@ -50,8 +50,7 @@ type costRow struct {
 	IdleCents     int64    `json:"idleCents"`
 	OverheadCents int64    `json:"overheadCents"`
 	TotalCents    int64    `json:"totalCents"`
-	// ListCents is the price in the cloud's list.
-	ListCents int64 `json:"listCents"`
+	ListCents     int64    `json:"listCents"`
 }
 
 // costSpan is an hour or a day of the chart.

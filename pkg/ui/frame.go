@@ -16,9 +16,8 @@ import (
 // frame is what the page shows at one moment. It is immutable.
 type frame struct {
 	// cluster and explainer are nil if the cluster was never read.
-	cluster   *facts.Cluster
-	explainer func() *explain.Explainer
-	// controller says whether a controller works.
+	cluster    *facts.Cluster
+	explainer  func() *explain.Explainer
 	controller leader.Leader
 	// problem is why the last read of the cluster failed. The other fields are then from the read before.
 	problem string
@@ -37,8 +36,7 @@ type rows struct {
 type head struct {
 	Cluster string `json:"cluster,omitempty"`
 	// Problem is why the cluster cannot be read. It is "" if it can.
-	Problem string `json:"problem,omitempty"`
-	// Controller says whether a controller works.
+	Problem    string        `json:"problem,omitempty"`
 	Controller leader.Leader `json:"controller"`
 	// Note describes where prices come from, if not from the controller.
 	Note  string          `json:"note,omitempty"`

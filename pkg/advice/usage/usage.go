@@ -24,7 +24,6 @@ import (
 
 // Query is what to read.
 type Query struct {
-	// From and To are the range.
 	From, To time.Time
 	// Cluster is the label cluster of the metrics. It may be "" if the Prometheus has those of a single cluster.
 	Cluster string

@@ -41,13 +41,12 @@ type document struct {
 }
 
 type nodeClass struct {
-	Group   string `json:"group"`
-	Kind    string `json:"kind"`
-	Name    string `json:"name"`
-	Types   []int  `json:"types"`
-	Reason  string `json:"reason,omitempty"`
-	Message string `json:"message,omitempty"`
-	// Reservations are those of the node class, with what was free of them.
+	Group        string                `json:"group"`
+	Kind         string                `json:"kind"`
+	Name         string                `json:"name"`
+	Types        []int                 `json:"types"`
+	Reason       string                `json:"reason,omitempty"`
+	Message      string                `json:"message,omitempty"`
 	Reservations []catalog.Reservation `json:"reservations,omitempty"`
 }
 

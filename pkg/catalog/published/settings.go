@@ -17,9 +17,8 @@ type Settings struct {
 	NotReadyTimeout metav1.Duration `json:"notReadyTimeout"`
 	GPUFaultTimeout metav1.Duration `json:"gpuFaultTimeout"`
 	// PriorityCutoff is the lowest priority of pods for which machines are launched. It is nil if they are launched for all.
-	PriorityCutoff *int32 `json:"priorityCutoff,omitempty"`
-	// Prices are the rules for prices.
-	Prices []prices.Rule `json:"prices,omitempty"`
+	PriorityCutoff *int32        `json:"priorityCutoff,omitempty"`
+	Prices         []prices.Rule `json:"prices,omitempty"`
 }
 
 // DefaultSettings returns the defaults of the controller's flags.
