@@ -57,11 +57,8 @@ func (s *selector) finds(pod *corev1.Pod) bool {
 // match the pod, and is identified by a key.
 type selections struct {
 	byKey map[string][]selector
-	// keys are the sorted keys of byKey, and number has the index of each of them. seen are the label keys in all selectors. found caches results by
-	// namespace and these labels of a pod. All are built at the first lookup.
+	// keys are the sorted keys of byKey, and number has the index of each of them. Both are built at the first lookup.
 	keys   []string
-	seen   []string
-	found  map[string][]int
 	number map[string]int
 	// byLabel has selections that require one of several values of a label, by label and value. Of the remaining ones, byNamespace has those that name
 	// namespaces, and others has the rest. A pod is matched only with the selections that may match it.
@@ -93,20 +90,12 @@ func (s *selections) set(key string, all []selector) {
 }
 
 func (s *selections) freeze() {
-	s.keys, s.found, s.number = slices.Sorted(maps.Keys(s.byKey)), map[string][]int{}, map[string]int{}
+	s.keys, s.number = slices.Sorted(maps.Keys(s.byKey)), map[string]int{}
 	s.byLabel, s.byNamespace = map[string]map[string][]int{}, map[string][]int{}
-	seen := map[string]bool{}
 	for i, key := range s.keys {
 		s.number[key] = i
-		for _, one := range s.byKey[key] {
-			requirements, _ := one.labels.Requirements()
-			for _, r := range requirements {
-				seen[r.Key()] = true
-			}
-		}
 		s.file(i, s.byKey[key])
 	}
-	s.seen = slices.Sorted(maps.Keys(seen))
 }
 
 // file adds a selection to the index in which candidates looks it up.
@@ -149,26 +138,12 @@ func (s *selections) of(pod *corev1.Pod) []int {
 	if len(s.byKey) == 0 {
 		return nil
 	}
-	if s.found == nil {
+	if s.number == nil {
 		s.freeze()
 	}
-	var looks strings.Builder
-	looks.WriteString(pod.Namespace)
-	for _, key := range s.seen {
-		looks.WriteByte(0)
-		if value, ok := pod.Labels[key]; ok {
-			looks.WriteByte('=')
-			looks.WriteString(value)
-		}
-	}
-	found, ok := s.found[looks.String()]
-	if !ok {
-		found = slices.DeleteFunc(s.candidates(pod), func(i int) bool {
-			return slices.ContainsFunc(s.byKey[s.keys[i]], func(one selector) bool { return !one.finds(pod) })
-		})
-		s.found[looks.String()] = found
-	}
-	return found
+	return slices.DeleteFunc(s.candidates(pod), func(i int) bool {
+		return slices.ContainsFunc(s.byKey[s.keys[i]], func(one selector) bool { return !one.finds(pod) })
+	})
 }
 
 // finds reports whether found includes the selection.
