@@ -57,6 +57,9 @@ func besideMallory(t *testing.T, bad int) {
 			}
 			return len(alive(s.claims())) >= goodMachines, lines(s.claims())
 		})
+		if w.scheduler == 0 {
+			w.scheduler = w.machines // Karve plans for pods together with others before the scheduler has seen all of them.
+		}
 		s.untilRunning(goodPods)
 		return w
 	}
