@@ -70,6 +70,9 @@ type tab struct {
 	requests []string
 	// wrong is what the browser complained about: exceptions, and what the Content-Security-Policy refused.
 	wrong []string
+	// interrupted reports whether Chromium has ended requests because an interface of the machine came or went, such as one of a pod of another test. It does so
+	// for requests to loopback too.
+	interrupted bool
 }
 
 func open(t *testing.T, browser context.Context, url string) *tab {
@@ -86,6 +89,10 @@ func open(t *testing.T, browser context.Context, url string) *tab {
 		case *runtime.EventExceptionThrown:
 			p.wrong = append(p.wrong, e.ExceptionDetails.Error())
 		case *log.EventEntryAdded:
+			if strings.HasSuffix(e.Entry.Text, "net::ERR_NETWORK_CHANGED") {
+				p.interrupted = true
+				return
+			}
 			p.wrong = append(p.wrong, e.Entry.Text)
 		}
 	})
@@ -93,8 +100,31 @@ func open(t *testing.T, browser context.Context, url string) *tab {
 	if err := chromedp.Run(ctx, network.Enable(), log.Enable()); err != nil {
 		t.Fatal(err)
 	}
-	p.run(chromedp.Navigate(url))
+	p.load(chromedp.Navigate(url))
 	return p
+}
+
+// load runs actions of which the last loads a page. It loads the page again if that was interrupted.
+func (p *tab) load(actions ...chromedp.Action) {
+	p.Helper()
+	for range 10 {
+		p.mu.Lock()
+		before := len(p.wrong)
+		p.interrupted = false
+		p.mu.Unlock()
+		p.run(actions...)
+		p.mu.Lock()
+		again := p.interrupted
+		if again {
+			p.wrong = p.wrong[:before]
+		}
+		p.mu.Unlock()
+		if !again {
+			return
+		}
+		actions = []chromedp.Action{chromedp.Reload()}
+	}
+	p.Fatal("the network changes all the time")
 }
 
 func (p *tab) run(actions ...chromedp.Action) {

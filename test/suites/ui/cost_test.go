@@ -101,7 +101,7 @@ func TestCostsAreDrawnSelectedLinkedAndExported(t *testing.T) {
 	if slices.Contains(legend, namespace) && shade(namespace) != before || len(slices.Compact(slices.Sorted(slices.Values(colors)))) != 9 {
 		t.Errorf("%s has the color %q, and had %q; all have %q", namespace, shade(namespace), before, colors)
 	}
-	p.run(chromedp.Reload())
+	p.load(chromedp.Reload())
 	p.until(`document.querySelectorAll("#colors li").length === 9`)
 	if again := value[[]string](p, `[...document.querySelectorAll("#colors i")].map((i) => i.className)`); !slices.Equal(colors, again) {
 		t.Errorf("the colors were %q, and are %q", colors, again)
@@ -159,7 +159,7 @@ func TestCostsFitAPhone(t *testing.T) {
 	s.show(fleet(20))
 	url := s.serve(t)
 	p := open(t, tabs, "about:blank")
-	p.run(emulation.SetDeviceMetricsOverride(360, 740, 2, true), chromedp.Navigate(url+"/cost.html?since=90d&by=owner#token="+token))
+	p.load(emulation.SetDeviceMetricsOverride(360, 740, 2, true), chromedp.Navigate(url+"/cost.html?since=90d&by=owner#token="+token))
 	p.until(`document.querySelectorAll(".column").length >= 90`)
 	picture(p, "cost-on-a-phone")
 	if wide := value[int](p, "document.documentElement.scrollWidth"); wide > 360 {

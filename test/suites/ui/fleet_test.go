@@ -231,7 +231,7 @@ func TestFiltersSurviveReload(t *testing.T) {
 	if address != "?q=10-0-0-2&pool=gpu-batch&namespace=ranking" {
 		t.Errorf("the address says %s", address)
 	}
-	p.run(chromedp.Reload())
+	p.load(chromedp.Reload())
 	p.untilText("shown", shown)
 	if got := value[string](p, "document.getElementById('pool').value"); got != "gpu-batch" {
 		t.Errorf("after a reload, the pool is %q", got)
@@ -267,7 +267,7 @@ func TestThemeFollowsSystemAndButton(t *testing.T) {
 	if light == dark || back() != light {
 		t.Errorf("the page is %s, in the dark %s, and after a click on the button %s", light, dark, back())
 	}
-	p.run(chromedp.Reload())
+	p.load(chromedp.Reload())
 	if back() != light {
 		t.Error("the choice is forgotten")
 	}

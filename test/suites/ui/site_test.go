@@ -47,7 +47,7 @@ func TestSiteIsSearchedAndRead(t *testing.T) {
 	for name, width := range map[string]int64{"phone": 390, "desk": 1440} {
 		t.Run(name, func(t *testing.T) {
 			p := open(t, tabs, at+"/")
-			p.run(emulation.SetDeviceMetricsOverride(width, 844, 1, width < 500), chromedp.Reload())
+			p.load(emulation.SetDeviceMetricsOverride(width, 844, 1, width < 500), chromedp.Reload())
 			fits := func() {
 				t.Helper()
 				if wide := value[int64](p, "document.documentElement.scrollWidth"); wide > width {
@@ -66,7 +66,7 @@ func TestSiteIsSearchedAndRead(t *testing.T) {
 			fits()
 
 			for page, want := range diagrams(t, root) {
-				p.run(chromedp.Navigate(at + "/" + strings.TrimSuffix(page, ".md") + ".html"))
+				p.load(chromedp.Navigate(at + "/" + strings.TrimSuffix(page, ".md") + ".html"))
 				p.until(fmt.Sprintf(`document.querySelectorAll(".mermaid svg").length === %d`, want))
 				p.until(`[...document.querySelectorAll(".mermaid svg")].every((s) => s.getAttribute("aria-roledescription") !== "error" && s.textContent.length > 50)`)
 				if cut := value[[]string](p, `[...document.querySelectorAll(".mermaid foreignObject > *")].filter((e) => e.scrollHeight > e.parentNode.height.baseVal.value + 1).map((e) => e.textContent)`); len(cut) > 0 {

@@ -113,7 +113,7 @@ func TestPhoneShowsEverything(t *testing.T) {
 	c.show(stuck())
 	url := c.serve(t)
 	p := open(t, browser, "about:blank")
-	p.run(emulation.SetDeviceMetricsOverride(360, 740, 2, true), chromedp.Navigate(url+"/#token="+token))
+	p.load(emulation.SetDeviceMetricsOverride(360, 740, 2, true), chromedp.Navigate(url+"/#token="+token))
 	p.untilText("nodes", "12")
 	p.until("document.getElementById('bars-top').textContent.startsWith('$')") // The chart has an axis.
 	if axis := value[string](p, "document.querySelector('.axis').innerText"); !strings.Contains(axis, "48") {
@@ -137,7 +137,7 @@ func TestPhoneShowsEverything(t *testing.T) {
 	p.run(chromedp.Evaluate("document.getElementById('close').click()", nil))
 	p.until("document.getElementById('panel').hidden")
 	for query, title := range map[string]string{"?pod=*&reason=TooLarge": "1 waiting pod", "?pod=default/too-large": "default/too-large", "?pod=default/apart": "default/apart"} {
-		p.run(chromedp.Navigate(url + "/" + query + "#token=" + token))
+		p.load(chromedp.Navigate(url + "/" + query + "#token=" + token))
 		p.untilText("panel-title", title)
 		p.until("document.querySelector('#details .badge, #details .pods')")
 		wide := value[[]int](p, `[document.documentElement.scrollWidth, ...[...document.querySelectorAll("#details, #details > *, #details a, #details summary")].filter((e) => !e.closest(".scrolls")).map((e) => Math.ceil(e.getBoundingClientRect().right))]`)
@@ -164,13 +164,13 @@ func TestColorsStay(t *testing.T) {
 		}
 	}
 	shown.show(less)
-	p.run(chromedp.Reload())
+	p.load(chromedp.Reload())
 	p.untilText("nodes", "40")
 	p.until(legend + " !== '[]'")
 	if after := value[string](p, legend); after != before {
 		t.Errorf("the colors were %s, and after a reload they are %s", before, after)
 	}
-	p.run(chromedp.Evaluate("localStorage.setItem('karve-colors production', '[[1,\"x\"],[\"search\",\"c9\"]')", nil), chromedp.Reload())
+	p.load(chromedp.Evaluate("localStorage.setItem('karve-colors production', '[[1,\"x\"],[\"search\",\"c9\"]')", nil), chromedp.Reload())
 	p.untilText("nodes", "40")
 	p.until("document.querySelectorAll('#legend [data-namespace]').length === 7")
 	p.clean(url, token)
