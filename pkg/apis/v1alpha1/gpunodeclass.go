@@ -424,7 +424,7 @@ type MemorySharing struct {
 	// +kubebuilder:validation:XValidation:rule="[1, 2, 3, 4, 5, 6, 7].all(i, i >= size(self) || quantity(self[i - 1]).isLessThan(quantity(self[i])))",message="sizes must be different and in ascending order, for instance 2Gi, 4Gi and 8Gi"
 	// +kubebuilder:validation:XValidation:rule="self.all(s, quantity(s).compareTo(quantity('256Mi')) >= 0 && quantity(s).compareTo(quantity('1Ti')) <= 0)",message="sizes are 256Mi to 1024Gi"
 	Sizes []string `json:"sizes"`
-	// reserve is the memory of each GPU without slots, for the contexts of the driver and of processes, at most 64Gi. Default: 512Mi.
+	// reserve is the memory of each GPU that is not for slots, for the contexts of the driver and of processes, at most 64Gi. Default: 512Mi.
 	// +optional
 	// +kubebuilder:validation:MaxLength=10
 	// +kubebuilder:validation:Pattern=`^(0|[1-9][0-9]{0,6})(Mi|Gi)$`
@@ -459,7 +459,8 @@ type Consolidation struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self == 'Never' || (self.matches('^([0-9]{1,7}s|[0-9]{1,5}m|[0-9]{1,4}h)+$') && duration(self) <= duration('720h'))",message="idleAfter is a time such as 30s, 5m or 1h30m, at most 720h, or Never to keep idle machines"
 	IdleAfter string `json:"idleAfter,omitempty"`
-	// policy is WhenCheaper (idle nodes are deleted, and pods move to reduce the cost of the nodes) or WhenIdle (only idle nodes are deleted). Default: WhenCheaper.
+	// policy is WhenCheaper (idle nodes are deleted, and pods move to reduce the cost of the nodes) or WhenIdle (idle nodes are deleted, and pods do
+	// not move for the cost). Default: WhenCheaper.
 	// +optional
 	// +kubebuilder:default=WhenCheaper
 	Policy ConsolidationPolicy `json:"policy,omitempty"`
