@@ -40,7 +40,7 @@ func VisibleOf(pod *corev1.Pod) []Visible {
 }
 
 // fixAccess says how to configure the runtime.
-const fixAccess = "set accept-nvidia-visible-devices-envvar-when-unprivileged = false: docs/node.md#which-gpus-a-container-can-reach"
+const fixAccess = "set accept-nvidia-visible-devices-envvar-when-unprivileged = false and accept-nvidia-visible-devices-as-volume-mounts = true: docs/node.md#which-gpus-a-container-can-reach"
 
 // accessUnrestricted finds nodes whose container runtime gives containers the GPUs that they name.
 func accessUnrestricted(f *Facts) []Finding {
