@@ -234,7 +234,7 @@ func linksOfSite(t *testing.T, root, out string) {
 			}
 		}
 	}
-	if sources < 50 || anchors < 1000 {
+	if sources < 50 || anchors < 500 {
 		t.Errorf("found %d links to files and %d to headings only", sources, anchors)
 	}
 }
