@@ -1,4 +1,4 @@
-// Package live makes what the controller asks the clouds for. Package clouds describes the same clouds, without clients, for everybody.
+// Package live has the clients that the controller uses to call the clouds. Package clouds describes the same clouds without clients.
 package live
 
 import (
@@ -18,9 +18,9 @@ import (
 	"karve.sh/karve/pkg/metrics"
 )
 
-// Clouds are the clouds that the controller calls. None is called before something of it is needed.
+// Clouds are the clouds that the controller calls. A cloud is first called when the controller needs something from it.
 type Clouds struct {
-	// Catalogs have the machines of the node classes of a kind. They are up to date while they run.
+	// Catalogs have the machines of the node classes of each kind. A catalog is up to date while it runs.
 	Catalogs map[schema.GroupKind]Catalog
 	Images   cloud.ImageSource
 	// Quotas reads the quotas of the account.
