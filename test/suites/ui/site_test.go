@@ -234,7 +234,7 @@ func linksOfSite(t *testing.T, root, out string) {
 			}
 		}
 	}
-	if sources < 50 || anchors < 500 {
+	if sources < 50 || anchors < 900 {
 		t.Errorf("found %d links to files and %d to headings only", sources, anchors)
 	}
 }
