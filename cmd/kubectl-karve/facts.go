@@ -194,7 +194,7 @@ func (r *factReader) own(ctx context.Context, namespace string) {
 	var wanted []doctor.Lacking
 	var rights []doctor.Right
 	for _, w := range doctor.Wanted(in) {
-		if r.servesResource(w.Right) && (w.Resource != "services/proxy" || in.Prometheus != "") {
+		if r.servesResource(w.Right) && slices.ContainsFunc(w.With, r.needs) && (w.Resource != "services/proxy" || in.Prometheus != "") {
 			wanted, rights = append(wanted, w), append(rights, w.Right)
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -46,11 +45,6 @@ type connection struct {
 	config *rest.Config
 	// core reads pods and nodes in protobuf.
 	core rest.Interface
-	// overlays reports whether the cluster serves NodeOverlays.
-	overlays  bool
-	podGroups []schema.GroupVersionKind
-	// dra reports whether it serves ResourceSlices, and taintRules whether it serves DeviceTaintRules.
-	dra, taintRules bool
 }
 
 // connect returns a client of the cluster that the flags select. instead is a hint for errors on what to do without a cluster, such as ", or name
@@ -121,28 +115,19 @@ func reach(flags *genericclioptions.ConfigFlags, instead string) (connection, er
 	if err != nil {
 		return connection{}, fmt.Errorf("reaching the cluster: %w", err)
 	}
-	overlays, err := serves(mapper, schema.GroupKind{Group: karpapis.Group, Kind: "NodeOverlay"})
-	if err != nil {
-		return connection{}, err
-	}
-	dra, err := serves(mapper, resourcev1.SchemeGroupVersion.WithKind("ResourceSlice").GroupKind(), resourcev1.SchemeGroupVersion.Version)
-	if err != nil {
-		return connection{}, err
-	}
-	podGroups, err := gather.PodGroupKinds(mapper)
-	if err != nil {
-		return connection{}, unreachable(config, err, instead)
-	}
-	taintRules, err := serves(mapper, resourcev1.SchemeGroupVersion.WithKind("DeviceTaintRule").GroupKind(), resourcev1.SchemeGroupVersion.Version)
-	return connection{c, config, core, overlays, podGroups, dra, taintRules}, err
+	return connection{c, config, core}, nil
 }
 
 // cluster reads a cluster as the controller does, with only the pods that the selections match.
 func (c connection) cluster(ctx context.Context, from published.Source, pods ...selection) (*facts.Cluster, error) {
+	kinds, _, err := gather.KindsOf(c.RESTMapper(), from.Settings.Reads)
+	if err != nil {
+		return nil, err
+	}
 	reader := bulk{c.Client, c.core, pods}
 	gatherer := &gather.Gatherer{
-		Cached: reader, Live: reader, Mapper: c.RESTMapper(), Catalog: from, Ledger: launching.NewLedger(), Clock: clock.RealClock{},
-		ReplicasTimeout: from.Settings.ReplicasTimeout.Duration, PriorityCutoff: from.Settings.PriorityCutoff, NodeOverlays: c.overlays, Prices: func() []prices.Rule { return from.Settings.Prices }, DRA: c.dra, DeviceTaintRules: c.taintRules, PodGroups: c.podGroups,
+		Kinds: kinds, Cached: reader, Live: reader, Mapper: c.RESTMapper(), Catalog: from, Ledger: launching.NewLedger(), Clock: clock.RealClock{},
+		ReplicasTimeout: from.Settings.ReplicasTimeout.Duration, PriorityCutoff: from.Settings.PriorityCutoff, Prices: func() []prices.Rule { return from.Settings.Prices },
 	}
 	cluster, err := gatherer.Cluster(ctx)
 	if err != nil {

@@ -42,12 +42,18 @@ func attributesOf(r doctor.Right) *authorizationv1.ResourceAttributes {
 
 // servesResource reports whether the cluster serves the resource of a right, in a version that is read.
 func (c connection) servesResource(r doctor.Right) bool {
-	if r.Group == resourcev1.GroupName && (!c.dra || r.Resource == "devicetaintrules" && !c.taintRules) {
-		return false
-	}
 	resource, _, _ := strings.Cut(r.Resource, "/")
-	_, err := c.RESTMapper().KindFor(schema.GroupVersionResource{Group: r.Group, Resource: resource})
+	kind := schema.GroupVersionResource{Group: r.Group, Resource: resource}
+	if r.Group == resourcev1.GroupName {
+		kind.Version = resourcev1.SchemeGroupVersion.Version
+	}
+	_, err := c.RESTMapper().KindFor(kind)
 	return err == nil
+}
+
+// needs reports whether rights are needed that go with the right to a resource, or always if there is none.
+func (c connection) needs(with doctor.Right) bool {
+	return with == doctor.Right{} || c.servesResource(with)
 }
 
 // checkRights begins to check the rights of a verb of which nothing else would report that they are missing. It returns a function that waits for the answer: notes on
@@ -61,7 +67,7 @@ func (c connection) checkRights(ctx context.Context, verb string, in doctor.Name
 		var needs []doctor.Need
 		var rights []doctor.Right
 		for _, n := range doctor.NeedsOf(verb, in) {
-			if n.Checked && (!n.Served || c.servesResource(n.Right)) {
+			if n.Checked && c.needs(n.With) {
 				needs, rights = append(needs, n), append(rights, n.Right)
 			}
 		}

@@ -5,9 +5,8 @@ import (
 	"errors"
 	"io"
 	"io/fs"
-	"maps"
+	"path"
 	"reflect"
-	"slices"
 	"strings"
 
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -74,21 +73,24 @@ func ownCRD(name string) (map[string]any, error) {
 	return crd.Object, err
 }
 
-// roleFiles maps the controller's feature flags to the files of roles that the features need. Those of the flag "" are always needed.
-var roleFiles = map[string]string{"": "role", "nominations": "nominations", "capacity-buffers": "capacity-buffers", "image-rollouts": "image-rollouts", "dra": "dra", "metrics-secure": "secure-metrics"}
-
-// NeededRights returns the rights that a controller with these flags needs in its namespace.
+// NeededRights returns the rights that a controller with these flags needs in its namespace. Those of a feature are in a file with the name of its flag.
 func NeededRights(flags map[string]string, namespace string) ([]Right, error) {
 	namespaces := map[string]string{"karve-system": namespace, "karve-checks": flags["gpu-check-namespace"]}
+	files, err := fs.Glob(config.Roles, "rbac/*.yaml")
+	if err != nil {
+		return nil, err
+	}
 	var all []Right
-	for _, flag := range slices.Sorted(maps.Keys(roleFiles)) {
-		if flag == "" || flags[flag] == "true" {
-			rights, err := rightsIn("rbac/"+roleFiles[flag]+".yaml", namespaces)
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, rights...)
+	for _, file := range files {
+		feature := strings.TrimSuffix(path.Base(file), ".yaml")
+		if set := flags[feature]; feature != "role" && (set == "" || set == "false") {
+			continue
 		}
+		rights, err := rightsIn(file, namespaces)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, rights...)
 	}
 	return all, nil
 }

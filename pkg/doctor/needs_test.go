@@ -42,9 +42,10 @@ func TestTheRightsAreThoseOfTheRoles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for flag := range roleFiles {
+	for _, flag := range []string{"nominations", "capacity-buffers", "provisioning-requests", "image-rollouts", "dra", "metrics-secure"} {
 		flags[flag] = "true"
 	}
+	flags["memory-aliases"] = "gpuNodeClass=gpu"
 	all, err := NeededRights(flags, "here")
 	if err != nil || len(all) <= len(base) {
 		t.Fatalf("%d rights with all features, %d without: %v", len(all), len(base), err)
@@ -53,6 +54,7 @@ func TestTheRightsAreThoseOfTheRoles(t *testing.T) {
 		{Group: "karpenter.sh", Resource: "nodeclaims", Verb: "create"},
 		{Group: "coordination.k8s.io", Resource: "leases", Verb: "update", Namespace: "here", Name: "karve"},
 		{Resource: "pods", Verb: "create", Namespace: "checks"},
+		{Group: "autoscaling.x-k8s.io", Resource: "provisioningrequests/status", Verb: "patch"},
 	} {
 		if !slices.Contains(all, want) {
 			t.Errorf("%s is missing in %v", want, all)

@@ -17,8 +17,8 @@ import (
 type Need struct {
 	Right
 
-	// Served reports that the right is needed only where the cluster serves the resource.
-	Served bool
+	// With is a right to a resource that the cluster must serve for this right to be needed. It is empty if the right is always needed.
+	With Right
 	// Apart reports that the chart's ClusterRole for viewers does not have the right, because it changes something or reaches into other programs.
 	Apart bool
 	// Without is what the verb does without the right. It is "" if the verb fails.
@@ -58,9 +58,19 @@ func list(resources ...string) (all []Need) {
 
 func named(n Need, name string) Need   { n.Name = name; return n }
 func apart(n Need) Need                { n.Apart = true; return n }
-func served(n Need) Need               { n.Served = true; return n }
+func served(n Need) Need               { return with(n, n) }
+func with(n, other Need) Need          { n.With = other.Right; return n }
 func without(n Need, does string) Need { n.Without = does; return n }
 func checked(n Need, does string) Need { n.Without, n.Checked = does, true; return n }
+
+// keep returns the right to list objects for which room is kept, and the rights to get what they refer to.
+func keep(does string, listed Need, refersTo ...string) []Need {
+	needs := []Need{served(checked(listed, does))}
+	for _, r := range refersTo {
+		needs = append(needs, with(checked(right("get", r, inAll), does), listed))
+	}
+	return needs
+}
 
 func each(needs []Need, of func(Need) Need) []Need {
 	changed := make([]Need, len(needs))
@@ -82,8 +92,13 @@ func Verbs(in Namespaces) []VerbNeeds {
 	for _, r := range clouds.NodeClassResources() {
 		classes = append(classes, served(checked(right("get", r.String(), inAll), "it launches nothing in its plans, and says so")))
 	}
+	keeps := append(keep("it keeps no room for CapacityBuffers", right("list", "capacitybuffers.autoscaling.x-k8s.io", inAll), "podtemplates", "deployments.apps", "replicasets.apps", "statefulsets.apps"),
+		keep("it keeps no room for ProvisioningRequests", right("list", "provisioningrequests.autoscaling.x-k8s.io", inAll), "podtemplates")...)
 	plans := slices.Concat(shown, list("namespaces", "persistentvolumeclaims", "persistentvolumes", "csinodes.storage.k8s.io", "storageclasses.storage.k8s.io", "daemonsets.apps"),
-		[]Need{served(right("list", "nodeoverlays.karpenter.sh", inAll))}, classes,
+		[]Need{
+			served(right("list", "nodeoverlays.karpenter.sh", inAll)),
+			served(checked(right("list", "gpuimagerollouts.karve.sh", inAll), "it takes the good image of a paused rollout for outdated")),
+		}, classes, keeps,
 		each(list("deviceclasses.resource.k8s.io", "devicetaintrules.resource.k8s.io", "resourceclaims.resource.k8s.io", "resourceclaimtemplates.resource.k8s.io", "resourceslices.resource.k8s.io"), func(n Need) Need {
 			return served(checked(n, "it ignores backend DRA"))
 		}))
@@ -165,6 +180,8 @@ type Lacking struct {
 	Right
 
 	Apart bool
+	// With are rights to resources of which the cluster must serve one for this right to be needed.
+	With []Right
 	// Verbs are those that need it.
 	Verbs []string
 }
@@ -180,7 +197,7 @@ func Wanted(in Namespaces) (wanted []Lacking) {
 				at[n.Right] = i
 				wanted = append(wanted, Lacking{Right: n.Right, Apart: n.Apart})
 			}
-			wanted[i].Verbs = append(wanted[i].Verbs, v.Verbs...)
+			wanted[i].Verbs, wanted[i].With = append(wanted[i].Verbs, v.Verbs...), append(wanted[i].With, n.With)
 		}
 	}
 	return wanted

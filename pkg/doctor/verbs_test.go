@@ -44,7 +44,9 @@ func TestEachRightIsWantedOnce(t *testing.T) {
 
 func TestRightsThatTheUserLacksAreNamedWithTheirVerbs(t *testing.T) {
 	t.Parallel()
-	lacking := func(r Right, apart bool, verbs ...string) Lacking { return Lacking{r, apart, verbs} }
+	lacking := func(r Right, apart bool, verbs ...string) Lacking {
+		return Lacking{Right: r, Apart: apart, Verbs: verbs}
+	}
 	f := &Facts{Lacking: []Lacking{
 		lacking(Right{Resource: "nodes", Verb: "list"}, false, "inspect", "plan"),
 		lacking(Right{Group: "apps", Resource: "daemonsets", Verb: "list"}, false, "plan"),

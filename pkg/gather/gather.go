@@ -43,6 +43,8 @@ import (
 
 // Gatherer reads the cluster. It is safe for concurrent use.
 type Gatherer struct {
+	Kinds
+
 	// Cached reads from the informers' caches, including unstructured objects.
 	Cached client.Reader
 	// Live reads from the API server.
@@ -58,24 +60,8 @@ type Gatherer struct {
 	ReplicasTimeout time.Duration
 	// PriorityCutoff is the lowest priority of pods for which machines are launched. It is nil if they are launched for all.
 	PriorityCutoff *int32
-	// NodeOverlays reports whether the API server serves NodeOverlays.
-	NodeOverlays bool
 	// Prices returns the rules for prices. It is nil if there are none.
 	Prices func() []prices.Rule
-	// CapacityBuffers reports whether the API server serves CapacityBuffers.
-	CapacityBuffers bool
-	// PodGroups are the kinds of PodGroups that the API server serves. See [PodGroupKinds].
-	PodGroups []schema.GroupVersionKind
-	// ProvisioningRequests reports whether the API server serves ProvisioningRequests.
-	ProvisioningRequests bool
-	// DRA reports whether the API server serves ResourceSlices and the Gatherer may read them.
-	DRA bool
-	// DeviceTaintRules reports whether the API server serves DeviceTaintRules and the Gatherer may read them. Without DRA, it does not.
-	DeviceTaintRules bool
-	// NoDRA reports whether there is certainly no backend DRA. If both are false, it is unknown.
-	NoDRA bool
-	// ImageRollouts reports whether to read GPUImageRollouts, which affect the drift of machines.
-	ImageRollouts bool
 	// Watchdog bounds how long a read takes, and has the objects to leave out. It may be nil.
 	Watchdog *watchdog.Watchdog
 
@@ -162,13 +148,13 @@ func (g *Gatherer) read(ctx context.Context) (*facts.Cluster, error) {
 	if g.CapacityBuffers {
 		g.fresh.kinds = true // Their changes are not tracked.
 		var err error
-		if c.Buffers, c.OddBuffers, err = karpenter.Buffers(ctx, g.Cached); err != nil {
+		if c.Buffers, c.OddBuffers, err = karpenter.Buffers(ctx, g.Cached); g.unlessOptional(err) != nil {
 			return nil, err
 		}
 	}
 	if g.ProvisioningRequests {
 		var err error
-		if c.Requests, err = provreq.List(ctx, g.Cached); err != nil {
+		if c.Requests, err = provreq.List(ctx, g.Cached); g.unlessOptional(err) != nil {
 			return nil, err
 		}
 		g.fresh.kinds = g.fresh.kinds || !reflect.DeepEqual(g.requests, c.Requests)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -14,22 +13,6 @@ import (
 )
 
 // +kubebuilder:rbac:groups=scheduling.k8s.io;scheduling.x-k8s.io;scheduling.volcano.sh;scheduling.run.ai,resources=podgroups,verbs=list;watch
-
-// PodGroupKinds returns the kinds of PodGroups that the API server serves, in the versions that it prefers.
-func PodGroupKinds(mapper meta.RESTMapper) ([]schema.GroupVersionKind, error) {
-	var kinds []schema.GroupVersionKind
-	for _, api := range facts.PodGroupAPIs() {
-		mapping, err := mapper.RESTMapping(api.PodGroupKind())
-		switch {
-		case meta.IsNoMatchError(err):
-		case err != nil:
-			return nil, fmt.Errorf("asking for %s: %w", api.PodGroupKind(), err)
-		default:
-			kinds = append(kinds, mapping.GroupVersionKind)
-		}
-	}
-	return kinds, nil
-}
 
 // NewPodGroup returns an empty PodGroup of a kind, for a watch. PodGroups are read as unstructured objects, because each API has several versions.
 func NewPodGroup(kind schema.GroupVersionKind) client.Object {
@@ -42,14 +25,6 @@ func podGroupList(kind schema.GroupVersionKind) *unstructured.UnstructuredList {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
 	return list
-}
-
-// readablePodGroups returns the kinds of PodGroups that the API server serves to the user. An informer for others would wait forever.
-func readablePodGroups(ctx context.Context, live client.Client) ([]schema.GroupVersionKind, error) {
-	kinds, err := PodGroupKinds(live.RESTMapper())
-	return slices.DeleteFunc(kinds, func(kind schema.GroupVersionKind) bool {
-		return live.List(ctx, podGroupList(kind), client.Limit(1)) != nil
-	}), err
 }
 
 // podGroups are the PodGroups of one API.

@@ -6,7 +6,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -74,18 +73,6 @@ func TestPodGroupsThatAUserMayNotReadAreNotServed(t *testing.T) {
 	b.PodGroups, b.Cached = []schema.GroupVersionKind{volcano}, forbidding{b.cached}
 	if groups := b.look(t).PodGroups; groups.Served[facts.VolcanoGroups] {
 		t.Errorf("they are %+v", groups)
-	}
-}
-
-func TestKindsOfPodGroupsThatAreServed(t *testing.T) {
-	t.Parallel()
-	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{{Group: string(facts.KubernetesGroups), Version: "v1beta1"}, {Group: string(facts.KubernetesGroups), Version: "v1alpha3"}})
-	for _, version := range []string{"v1alpha3", "v1beta1"} {
-		mapper.Add(schema.GroupVersionKind{Group: string(facts.KubernetesGroups), Version: version, Kind: "PodGroup"}, meta.RESTScopeNamespace)
-	}
-	kinds, err := PodGroupKinds(mapper)
-	if err != nil || len(kinds) != 1 || kinds[0] != (schema.GroupVersionKind{Group: string(facts.KubernetesGroups), Version: "v1beta1", Kind: "PodGroup"}) {
-		t.Errorf("they are %v, %v", kinds, err)
 	}
 }
 

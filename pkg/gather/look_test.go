@@ -166,7 +166,7 @@ func newTestbed() testbed {
 	}
 	return testbed{&Gatherer{
 		Cached: cached, Live: live, Mapper: mapper, Catalog: cloud.SameForAll(snapshottest.Types()), Ledger: launching.NewLedger(), Clock: clock,
-		NodeOverlays: true, ImageRollouts: true,
+		Kinds: Kinds{NodeOverlays: true, ImageRollouts: true},
 	}, cached, live, clock}
 }
 
@@ -280,7 +280,7 @@ func TestClusterIsNeverOlderThanCaches(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		b := newTestbed()
 		plain := &Gatherer{
-			Cached: b.cached, Live: b.live, Mapper: b.Mapper, Catalog: b.Catalog, Ledger: b.Ledger, Clock: b.Clock, NodeOverlays: true, ImageRollouts: true,
+			Cached: b.cached, Live: b.live, Mapper: b.Mapper, Catalog: b.Catalog, Ledger: b.Ledger, Clock: b.Clock, Kinds: Kinds{NodeOverlays: true, ImageRollouts: true},
 		}
 		b.follow(t)
 		for range rapid.IntRange(1, 30).Draw(rt, "steps") {

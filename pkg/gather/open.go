@@ -5,15 +5,14 @@ import (
 	"errors"
 	"fmt"
 
-	resourcev1 "k8s.io/api/resource/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpapis "sigs.k8s.io/karpenter/pkg/apis"
 
 	"karve.sh/karve/pkg/catalog/published"
 	"karve.sh/karve/pkg/cloud"
@@ -30,7 +29,7 @@ func Open(ctx context.Context, config *rest.Config, catalog cloud.Catalog, setti
 	if err != nil {
 		return nil, fmt.Errorf("reaching the cluster: %w", err)
 	}
-	g, err := follower(ctx, config, catalog, func() []prices.Rule { return settings().Prices })
+	g, err := follower(ctx, config, catalog, settings)
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +57,7 @@ func answers(ctx context.Context, api rest.Interface) error {
 }
 
 // follower returns a Gatherer with its own informers.
-func follower(ctx context.Context, config *rest.Config, catalog cloud.Catalog, rules func() []prices.Rule) (*Gatherer, error) {
+func follower(ctx context.Context, config *rest.Config, catalog cloud.Catalog, settings func() published.Settings) (*Gatherer, error) {
 	scheme, err := Scheme()
 	if err != nil {
 		return nil, err
@@ -67,18 +66,12 @@ func follower(ctx context.Context, config *rest.Config, catalog cloud.Catalog, r
 	if err != nil {
 		return nil, fmt.Errorf("reaching the cluster: %w", err)
 	}
-	_, err = live.RESTMapper().RESTMapping(schema.GroupKind{Group: karpapis.Group, Kind: "NodeOverlay"})
-	g := &Gatherer{
-		Cached: live, Live: live, Mapper: live.RESTMapper(), Catalog: catalog, Ledger: launching.NewLedger(), Clock: clock.RealClock{},
-		NodeOverlays: err == nil,
-		// An informer for objects that the user may not read would wait forever.
-		DRA: live.List(ctx, &resourcev1.ResourceSliceList{}, client.Limit(1)) == nil && live.List(ctx, &resourcev1.DeviceClassList{}, client.Limit(1)) == nil &&
-			live.List(ctx, &resourcev1.ResourceClaimList{}, client.Limit(1)) == nil && live.List(ctx, &resourcev1.ResourceClaimTemplateList{}, client.Limit(1)) == nil,
-		DeviceTaintRules: live.List(ctx, &resourcev1.DeviceTaintRuleList{}, client.Limit(1)) == nil,
-	}
-	if g.PodGroups, err = readablePodGroups(ctx, live); err != nil {
+	kinds, _, err := KindsOf(live.RESTMapper(), settings().Reads)
+	if err != nil {
 		return nil, err
 	}
+	kinds.readable(ctx, live)
+	g := &Gatherer{Kinds: kinds, Cached: live, Live: live, Mapper: live.RESTMapper(), Catalog: catalog, Ledger: launching.NewLedger(), Clock: clock.RealClock{}}
 	if _, err := g.Cluster(ctx); err != nil {
 		return nil, err
 	}
@@ -86,9 +79,15 @@ func follower(ctx context.Context, config *rest.Config, catalog cloud.Catalog, r
 	if err != nil {
 		return nil, fmt.Errorf("making the informers: %w", err)
 	}
+	// What CapacityBuffers and ProvisioningRequests refer to is read when a page needs it.
+	cached, err := client.New(config, client.Options{Scheme: scheme, Mapper: g.Mapper, Cache: &client.CacheOptions{
+		Reader: informers, Unstructured: true, DisableFor: []client.Object{&appsv1.Deployment{}, &appsv1.ReplicaSet{}, &appsv1.StatefulSet{}, &corev1.PodTemplate{}},
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("reaching the cluster: %w", err)
+	}
 	followed := &Gatherer{
-		Cached: informers, Live: live, Mapper: g.Mapper, Catalog: catalog, Ledger: g.Ledger, Clock: g.Clock, NodeOverlays: g.NodeOverlays, Prices: rules,
-		DRA: g.DRA, DeviceTaintRules: g.DeviceTaintRules, PodGroups: g.PodGroups,
+		Kinds: kinds, Cached: cached, Live: live, Mapper: g.Mapper, Catalog: catalog, Ledger: g.Ledger, Clock: g.Clock, Prices: func() []prices.Rule { return settings().Prices },
 	}
 	if err := followed.Follow(ctx, informers); err != nil {
 		return nil, err

@@ -67,7 +67,10 @@ func (g *Gatherer) update(ctx context.Context) error {
 		updates = append(updates, func() (bool, error) { return relist(ctx, g, &s.overlays) })
 	}
 	if g.ImageRollouts {
-		updates = append(updates, func() (bool, error) { return relist(ctx, g, &s.rollouts) })
+		updates = append(updates, func() (bool, error) {
+			differs, err := relist(ctx, g, &s.rollouts)
+			return differs, g.unlessOptional(err)
+		})
 	}
 	differs, errs := make([]bool, len(updates)), make([]error, len(updates))
 	var group sync.WaitGroup

@@ -6,18 +6,12 @@ import (
 	"fmt"
 	"time"
 
-	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	karpapis "sigs.k8s.io/karpenter/pkg/apis"
-
-	"karve.sh/karve/pkg/karpenter"
-	"karve.sh/karve/pkg/provreq"
-	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // errNewKind ends the process when the API server begins to serve an optional kind. Informers and watches are only created at the start, so the next start
@@ -32,47 +26,6 @@ type newKinds struct {
 	kinds  []schema.GroupVersionKind
 	serves func(schema.GroupVersionKind) (bool, error)
 	clock  clock.WithTicker
-}
-
-var nodeOverlay = schema.GroupVersionKind{Group: karpapis.Group, Kind: "NodeOverlay"}
-
-// optional are the kinds that an API server may lack.
-type optional struct{ overlays, buffers, requests, dra, taintRules bool }
-
-// of returns which kinds the API server has, of those that the options allow.
-func (n *newKinds) of(o Options) (kinds optional, err error) {
-	for _, kind := range []struct {
-		wanted bool
-		kind   schema.GroupVersionKind
-		has    *bool
-	}{
-		{true, nodeOverlay, &kinds.overlays},
-		{o.CapacityBuffers, karpenter.CapacityBufferKind.WithVersion(""), &kinds.buffers},
-		{o.ProvisioningRequests, provreq.Kind, &kinds.requests},
-		{o.DRA, resourcev1.SchemeGroupVersion.WithKind("ResourceSlice"), &kinds.dra},
-		{o.DRA, resourcev1.SchemeGroupVersion.WithKind("DeviceTaintRule"), &kinds.taintRules},
-	} {
-		if kind.wanted {
-			if *kind.has, err = n.served(kind.kind); err != nil {
-				return kinds, err
-			}
-		}
-	}
-	for _, api := range facts.PodGroupAPIs() {
-		if _, err := n.served(api.PodGroupKind().WithVersion("")); err != nil {
-			return kinds, err
-		}
-	}
-	return kinds, nil
-}
-
-// served reports whether a kind is served, in its version if it has one. If it is not, Start waits for it.
-func (n *newKinds) served(kind schema.GroupVersionKind) (bool, error) {
-	served, err := n.serves(kind)
-	if err == nil && !served {
-		n.kinds = append(n.kinds, kind)
-	}
-	return served, err
 }
 
 // NeedLeaderElection returns false, because each replica has its own informers.

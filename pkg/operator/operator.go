@@ -115,8 +115,8 @@ func Run(ctx context.Context, config *rest.Config, log logr.Logger, o Options) e
 	return err
 }
 
-// +kubebuilder:rbac:feature=secure-metrics,groups=authentication.k8s.io,resources=tokenreviews,verbs=create
-// +kubebuilder:rbac:feature=secure-metrics,groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
+// +kubebuilder:rbac:feature=metrics-secure,groups=authentication.k8s.io,resources=tokenreviews,verbs=create
+// +kubebuilder:rbac:feature=metrics-secure,groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 
 func (o *Options) metrics() metricsserver.Options {
 	served := metricsserver.Options{BindAddress: o.MetricsAddress, SecureServing: o.MetricsSecure}
@@ -163,25 +163,20 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 	ledger := launching.NewLedger()
 	all := metrics.New(ctrlmetrics.Registry)
 	recorder := eventRecorder{m.GetEventRecorder(leaseName)}
-	missing := &newKinds{serves: func(kind schema.GroupVersionKind) (bool, error) { return serves(m, kind) }, clock: clk}
-	kinds, err := missing.of(o)
+	kinds, missing, err := gather.KindsOf(m.GetRESTMapper(), o.settings().Reads)
 	if err != nil {
 		return err
 	}
-	if err := m.Add(missing); err != nil {
+	if err := m.Add(&newKinds{kinds: missing, serves: func(kind schema.GroupVersionKind) (bool, error) { return serves(m, kind) }, clock: clk}); err != nil {
 		return fmt.Errorf("adding the look for kinds: %w", err)
 	}
 	machines, called, err := newCatalog(ctx, m, types, all, o)
 	if err != nil {
 		return err
 	}
-	podGroups, err := gather.PodGroupKinds(m.GetRESTMapper())
-	if err != nil {
-		return err
-	}
 	gatherer := &gather.Gatherer{
-		Cached: m.GetCache(), Live: m.GetAPIReader(), Mapper: m.GetRESTMapper(), Catalog: machines, Ledger: ledger, Clock: clk, Metrics: all,
-		ReplicasTimeout: o.ReplicasTimeout, PriorityCutoff: o.PriorityCutoff, NodeOverlays: kinds.overlays, Prices: func() []prices.Rule { return o.Prices }, CapacityBuffers: kinds.buffers, ProvisioningRequests: kinds.requests, ImageRollouts: true, DRA: kinds.dra, DeviceTaintRules: kinds.taintRules, NoDRA: !kinds.dra, PodGroups: podGroups,
+		Kinds: kinds, Cached: m.GetCache(), Live: m.GetAPIReader(), Mapper: m.GetRESTMapper(), Catalog: machines, Ledger: ledger, Clock: clk, Metrics: all,
+		ReplicasTimeout: o.ReplicasTimeout, PriorityCutoff: o.PriorityCutoff, Prices: func() []prices.Rule { return o.Prices },
 	}
 	store := watchdog.Store{Client: m.GetClient(), Live: m.GetAPIReader(), Namespace: o.namespace()}
 	gatherer.Watchdog = watchdog.New(watchdog.Limit, store, all.StepOverruns, all.SetAside)
@@ -206,7 +201,7 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 		&launch.Controller{Config: launch.Config{Client: c, NodeClass: gatherer.NodeClass, Ledger: ledger, Metrics: all, Recorder: recorder, Clock: clk, Timeout: o.LaunchTimeout}},
 		provisioning.New(provisioning.Config{
 			Client: c, Gatherer: gatherer, Planner: plans, Ledger: ledger, Metrics: all, Recorder: recorder, Clock: clk,
-			BatchIdle: o.BatchIdle, BatchMax: o.BatchMax, MaxUnlaunched: maxUnlaunched, CapacityBuffers: kinds.buffers, Nominations: o.Nominations,
+			BatchIdle: o.BatchIdle, BatchMax: o.BatchMax, MaxUnlaunched: maxUnlaunched, CapacityBuffers: kinds.CapacityBuffers, Nominations: o.Nominations,
 		}),
 		readiness.New(readiness.Config{Client: c, Gatherer: gatherer, Metrics: all, Recorder: recorder, Clock: clk, Nominations: o.Nominations, Planned: plans.ReadAhead.Planned, Groups: &plans.Groups, Timeout: o.ReplicasTimeout}),
 		disruption.New(disruption.Config{Client: c, Gatherer: gatherer, Planner: plans, Metrics: all, Recorder: recorder, Clock: clk, Settle: o.Settle, Tolerations: tolerations}),

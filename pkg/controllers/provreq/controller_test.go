@@ -62,7 +62,7 @@ func TestControllerWritesConditionsOnce(t *testing.T) {
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(append(requests, template, none)...).WithStatusSubresource(provreq.New()).Build()
 	recorder := events.NewFakeRecorder(10)
 	all := metrics.New(prometheus.NewRegistry())
-	gatherer := &gather.Gatherer{Cached: c, Live: c, Mapper: kinds, Catalog: cloud.SameForAll(nil), Ledger: launching.NewLedger(), Clock: clk, ProvisioningRequests: true}
+	gatherer := &gather.Gatherer{Cached: c, Live: c, Mapper: kinds, Catalog: cloud.SameForAll(nil), Ledger: launching.NewLedger(), Clock: clk, Kinds: gather.Kinds{ProvisioningRequests: true}}
 	r := &controller.Controller{Config: controller.Config{
 		Client: c, Gatherer: gatherer, Planner: &planning.Planner{Clock: clk, Metrics: all, Budget: time.Second}, Recorder: recorder, Clock: clk,
 	}}

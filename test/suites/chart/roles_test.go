@@ -28,7 +28,7 @@ var features = []struct {
 	{"provisioning-requests", "provisioningRequests.enabled", func(o *operator.Options) bool { return o.ProvisioningRequests }},
 	{"image-rollouts", "imageRollouts.enabled", func(o *operator.Options) bool { return o.ImageRollouts }},
 	{"dra", "node.dra.enabled", func(o *operator.Options) bool { return o.DRA }},
-	{"secure-metrics", "controller.metrics.secure", func(o *operator.Options) bool { return o.MetricsSecure }},
+	{"metrics-secure", "controller.metrics.secure", func(o *operator.Options) bool { return o.MetricsSecure }},
 	{"memory-aliases", "memoryAliases.gpuNodeClass", func(o *operator.Options) bool { return o.MemoryAliases.Enabled() }},
 }
 

@@ -41,8 +41,8 @@ const effort = 200
 func everything(ctx context.Context, api *cache) (map[string]place, func(pod client.ObjectKey) error, error) {
 	clk := clocktesting.NewFakeClock(snapshottest.Now)
 	gatherer := &gather.Gatherer{
-		Cached: api, Live: api, Mapper: kinds(), Catalog: cloud.SameForAll(snapshottest.Types()), Ledger: launching.NewLedger(), Clock: clk, DRA: true, CapacityBuffers: true,
-		PodGroups: podGroupKinds, ProvisioningRequests: true, ReplicasTimeout: 10 * time.Minute,
+		Cached: api, Live: api, Mapper: kinds(), Catalog: cloud.SameForAll(snapshottest.Types()), Ledger: launching.NewLedger(), Clock: clk, Kinds: gather.Kinds{DRA: true, CapacityBuffers: true, PodGroups: podGroupKinds, ProvisioningRequests: true},
+		ReplicasTimeout: 10 * time.Minute,
 	}
 	c, err := gatherer.Cluster(ctx)
 	if err != nil {

@@ -77,7 +77,7 @@ func (w *world) begin() {
 	all, ledger := measured(), launching.NewLedger()
 	gatherer := &gather.Gatherer{
 		Cached: w.store, Live: w.store, Mapper: kinds(), Catalog: w.catalog, Ledger: ledger, Clock: w.clock, ReplicasTimeout: replicasTimeout,
-		PodGroups: podGroupKinds,
+		Kinds: gather.Kinds{PodGroups: podGroupKinds},
 	}
 	plans := &planning.Planner{Clock: w.clock, Metrics: all, Budget: time.Second}
 	if w.readAhead {

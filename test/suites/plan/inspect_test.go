@@ -7,9 +7,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
@@ -71,31 +74,12 @@ func (w *world) populate(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ctx, started := t.Context(), time.Now().Add(-3*time.Hour)
-	var pool karpv1.NodePool
-	must(w.Get(ctx, client.ObjectKey{Name: "gpu-shared"}, &pool))
-	machine := snapshottest.TypeNamed("g4dn.xlarge")
-	claim := snapshottest.Claim("shown", &pool, machine, snapshottest.Initialized(started))
-	claimStatus := claim.Status
-	must(w.Create(ctx, &claim))
-	claim.Status = claimStatus
-	must(w.Status().Update(ctx, &claim))
-
 	report := nodecontract.HoldersReport{AsOf: time.Now(), GPUs: []nodecontract.HeldGPU{{
 		UUID: "GPU-shown", Product: "Tesla T4", MemoryMiB: 15360, Replicas: 10, Health: nodecontract.GPUInService, Held: 2, Holders: []nodecontract.GPUHolder{
 			{Pod: "default/holds-0", Container: "main", IDs: []int{0}}, {Pod: "default/holds-1", Container: "main", IDs: []int{1}},
 		},
 	}}}
-	node := snapshottest.Node(&claim, machine, 10, func(n *corev1.Node) {
-		n.Labels[nodecontract.GPUMemoryLabel] = "15360"
-		n.Annotations[nodecontract.HoldersAnnotation] = report.String()
-	})
-	nodeStatus := node.Status
-	must(w.Create(ctx, &node))
-	created := node.DeepCopy() // The controller manager writes taints meanwhile.
-	node.Status = nodeStatus
-	must(w.Status().Patch(ctx, &node, client.MergeFrom(created)))
-
+	w.machine(t, "shown", func(n *corev1.Node) { n.Annotations[nodecontract.HoldersAnnotation] = report.String() })
 	onIt := func(p *corev1.Pod) {
 		p.Spec.NodeName, p.Spec.Containers[0].Image = "shown", "image"
 		p.Spec.Containers[0].Resources.Limits = p.Spec.Containers[0].Resources.Requests
@@ -106,8 +90,69 @@ func (w *world) populate(t *testing.T) {
 		snapshottest.Pod("holds-0", snapshottest.GPUMemory("4Gi"), onIt), snapshottest.Pod("holds-1", snapshottest.GPUMemory("4Gi"), onIt),
 		snapshottest.Pod("karve-node-shown", snapshottest.Asking("cpu", "10m"), snapshottest.WithLabels("app.kubernetes.io/name", "karve-node"), onIt),
 	} {
-		must(w.Create(ctx, &pod))
+		must(w.Create(t.Context(), &pod))
 		pod.Status.Phase = corev1.PodRunning
-		must(w.Status().Update(ctx, &pod))
+		must(w.Status().Update(t.Context(), &pod))
 	}
+}
+
+// machine adds a node of the NodePool gpu-shared with its NodeClaim.
+func (w *world) machine(t *testing.T, name string, edits ...func(*corev1.Node)) {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, started := t.Context(), time.Now().Add(-3*time.Hour)
+	var pool karpv1.NodePool
+	must(w.Get(ctx, client.ObjectKey{Name: "gpu-shared"}, &pool))
+	kind := snapshottest.TypeNamed("g4dn.xlarge")
+	claim := snapshottest.Claim(name, &pool, kind, snapshottest.Initialized(started))
+	claimStatus := claim.Status
+	must(w.Create(ctx, &claim))
+	claim.Status = claimStatus
+	must(w.Status().Update(ctx, &claim))
+	node := snapshottest.Node(&claim, kind, 10, append(edits, func(n *corev1.Node) { n.Labels[nodecontract.GPUMemoryLabel] = "15360" })...)
+	nodeStatus := node.Status
+	must(w.Create(ctx, &node))
+	created := node.DeepCopy() // The controller manager writes taints meanwhile.
+	node.Status = nodeStatus
+	must(w.Status().Patch(ctx, &node, client.MergeFrom(created)))
+}
+
+// keepsHeadroom asks about an idle node without and with a CapacityBuffer that needs its replicas.
+func (w *world) keepsHeadroom(t *testing.T) {
+	w.machine(t, "kept")
+	explained := func() string {
+		return w.does(t, "karve", "explain", "node/kept", "--instance-types=test/harness/cluster/instance-types.json")
+	}
+	const kept = "its free replicas are headroom"
+	if out := explained(); !strings.Contains(out, "it is idle") || strings.Contains(out, kept) {
+		t.Errorf("an idle node:\n%s", out)
+	}
+	pod := snapshottest.Pod("", snapshottest.Tolerating("nvidia.com/gpu.shared", "")).Spec
+	pod.Containers[0].Image, pod.Containers[0].Resources.Limits = "app", pod.Containers[0].Resources.Requests
+	buffer := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"podTemplateRef": map[string]any{"name": "burst"}, "replicas": int64(15)}}}
+	buffer.SetGroupVersionKind(karpenter.CapacityBufferKind.WithVersion("v1beta1"))
+	buffer.SetNamespace("default")
+	buffer.SetName("burst")
+	template := &corev1.PodTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "burst"}, Template: corev1.PodTemplateSpec{Spec: pod}}
+	for _, o := range []client.Object{template, buffer} {
+		if err := w.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	buffer.Object["status"] = map[string]any{"replicas": int64(15), "conditions": []any{map[string]any{
+		"type": "ReadyForProvisioning", "status": "True", "reason": "Resolved", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+	}}}
+	if err := w.Status().Update(t.Context(), buffer); err != nil {
+		t.Fatal(err)
+	}
+	if out := explained(); !strings.Contains(out, kept) {
+		t.Errorf("a node that a CapacityBuffer keeps:\n%s", out)
+	}
+	w.does(t, "delete", "capacitybuffer,podtemplate", "burst")
+	w.does(t, "delete", "--wait=false", "--ignore-not-found", "nodeclaim,node", "kept")
 }

@@ -150,6 +150,7 @@ func TestKubectlKarve(t *testing.T) {
 	})
 	w.does(t, "delete", "--cascade=foreground", "-f", "examples/deployment.yaml") // Its pods would be bound to the node.
 	t.Run("inspect, top and nodes show a running node", w.shows)
+	t.Run("explain knows the nodes that a CapacityBuffer keeps", w.keepsHeadroom)
 	t.Run("what owns a Job is explained", w.explainsOwners)
 	t.Run("each verb needs the documented rights", w.rights)
 }

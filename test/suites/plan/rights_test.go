@@ -64,7 +64,7 @@ func (w *world) rights(t *testing.T) {
 		{"rollout pause", []string{"rollout", "pause", "gpu"}, ""},
 		{"version", []string{"version"}, ""},
 	} {
-		needs := slices.DeleteFunc(doctor.NeedsOf(c.verb, namespaces), func(n doctor.Need) bool { return !w.served(n.Right) })
+		needs := slices.DeleteFunc(doctor.NeedsOf(c.verb, namespaces), func(n doctor.Need) bool { return !w.served(n.Right) || n.With != doctor.Right{} && !w.served(n.With) })
 		if len(needs) == 0 {
 			t.Fatalf("%s needs no rights", c.verb)
 		}
@@ -202,7 +202,7 @@ func (w *world) grant(t *testing.T) map[doctor.Right]string {
 
 // page starts the web page as a user who has only the documented rights, and as users who each lack one that it fails without.
 func (w *world) page(t *testing.T, group map[doctor.Right]string) {
-	needs := slices.DeleteFunc(doctor.NeedsOf("ui", namespaces), func(n doctor.Need) bool { return !w.served(n.Right) })
+	needs := slices.DeleteFunc(doctor.NeedsOf("ui", namespaces), func(n doctor.Need) bool { return !w.served(n.Right) || n.With != doctor.Right{} && !w.served(n.With) })
 	start := func(except doctor.Right) (*exec.Cmd, io.ReadCloser, *strings.Builder) {
 		args := []string{"ui", "--kubeconfig", w.cluster.Kubeconfig(), "--as=somebody"}
 		for _, n := range needs {

@@ -126,7 +126,7 @@ func (w *world) planning() *planning.Planner {
 func (w *world) gathering(live client.Reader, ledger *launching.Ledger) *gather.Gatherer {
 	return &gather.Gatherer{
 		Cached: untouched{w.WithWatch, w.t}, Live: untouched{live, w.t}, Mapper: w.RESTMapper(), Catalog: cloud.SameForAll(snapshottest.Types()), Ledger: ledger, Clock: w.clock, Metrics: w.metrics,
-		ReplicasTimeout: replicasTimeout, NodeOverlays: true, ProvisioningRequests: w.requests,
+		ReplicasTimeout: replicasTimeout, Kinds: gather.Kinds{NodeOverlays: true, ProvisioningRequests: w.requests},
 	}
 }
 
