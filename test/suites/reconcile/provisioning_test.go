@@ -15,6 +15,7 @@ import (
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -241,6 +242,13 @@ func (w *world) priority(name string, value int32) func(*corev1.Pod) {
 	class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value}
 	w.create(class)
 	w.t.Cleanup(func() { _ = w.Delete(context.Background(), class) }) //nolint:usetesting // The test's context has ended.
+	probe := snapshottest.Pods("probe", 1)[0]
+	probe.Spec = corev1.PodSpec{PriorityClassName: name, Containers: []corev1.Container{{Name: "app", Image: "app"}}}
+	if err := wait.PollUntilContextTimeout(w.t.Context(), 20*time.Millisecond, 20*time.Second, true, func(ctx context.Context) (bool, error) {
+		return w.Create(ctx, probe.DeepCopy(), client.DryRunAll) == nil, nil
+	}); err != nil {
+		w.t.Fatalf("admission, which has its own cache, does not know PriorityClass %s: %v", name, err)
+	}
 	return func(pod *corev1.Pod) { pod.Spec.PriorityClassName = name }
 }
 
