@@ -20,7 +20,10 @@ func TestKindsAreThoseThatAreServedAndWanted(t *testing.T) {
 	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{groups, {Group: groups.Group, Version: "v1alpha3"}, {Group: karpenter.CapacityBufferKind.Group, Version: "v1beta1"}})
 	taintRule := dra("DeviceTaintRule").GroupKind()
 	for _, kind := range []schema.GroupVersionKind{
-		{Group: groups.Group, Version: "v1alpha3", Kind: "PodGroup"}, groups.WithKind("PodGroup"), karpenter.CapacityBufferKind.WithVersion("v1beta1"), dra("ResourceSlice"),
+		{Group: groups.Group, Version: "v1alpha3", Kind: "PodGroup"},
+		groups.WithKind("PodGroup"),
+		karpenter.CapacityBufferKind.WithVersion("v1beta1"),
+		dra("ResourceSlice"),
 		taintRule.WithVersion("v1alpha3"),
 	} {
 		mapper.Add(kind, meta.RESTScopeNamespace)

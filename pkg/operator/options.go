@@ -123,8 +123,10 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 // settings returns what the controller publishes of its settings.
 func (o *Options) settings() published.Settings {
 	of := func(d time.Duration) metav1.Duration { return metav1.Duration{Duration: d} }
-	return published.Settings{SettleDuration: of(o.Settle), ReplicasTimeout: of(o.ReplicasTimeout), NotReadyTimeout: of(o.NotReadyTimeout), GPUFaultTimeout: of(o.GPUFaultTimeout), PriorityCutoff: o.PriorityCutoff, Prices: o.Prices,
-		Reads: published.Reads{DRA: o.DRA, CapacityBuffers: o.CapacityBuffers, ProvisioningRequests: o.ProvisioningRequests}}
+	return published.Settings{
+		SettleDuration: of(o.Settle), ReplicasTimeout: of(o.ReplicasTimeout), NotReadyTimeout: of(o.NotReadyTimeout), GPUFaultTimeout: of(o.GPUFaultTimeout),
+		PriorityCutoff: o.PriorityCutoff, Prices: o.Prices, Reads: published.Reads{DRA: o.DRA, CapacityBuffers: o.CapacityBuffers, ProvisioningRequests: o.ProvisioningRequests},
+	}
 }
 
 // Validate returns all errors of the options, joined.
