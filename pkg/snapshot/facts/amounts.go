@@ -8,6 +8,8 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 
 	"karve.sh/karve/pkg/amount"
+	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/nodecontract/mig"
 	"karve.sh/karve/pkg/planner"
 )
 
@@ -119,3 +121,53 @@ func amountsIn(spec *corev1.PodSpec) iter.Seq[corev1.ResourceList] {
 }
 
 func CeilDiv(a, b int64) int64 { return (a + b - 1) / b }
+
+const BytesPerMiB = 1 << 20
+
+// IsInstance reports whether a resource is one of MIG instances that are named after their profile.
+func IsInstance(name corev1.ResourceName) bool { return mig.IsResource(string(name)) }
+
+// IsExtended reports whether planner.Resources has no field for the resource.
+func IsExtended(name, gpu corev1.ResourceName) bool {
+	switch name {
+	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods, gpu:
+		return false
+	}
+	return !IsSlot(gpu) || !IsSlot(name) // The slots of all sizes count as replicas of a machine.
+}
+
+// IsSlot reports whether a resource is one of slots.
+func IsSlot(name corev1.ResourceName) bool {
+	_, ok := nodecontract.ParseSlotResource(string(name))
+	return ok
+}
+
+// ReplicasIn returns the amount of a GPU resource in a list. For a resource of slots, it returns the number of slots of all sizes, and for one of MIG
+// instances that of instances of all profiles.
+func ReplicasIn(list corev1.ResourceList, gpu corev1.ResourceName) int64 {
+	switch {
+	case IsSlot(gpu):
+		n, _ := SlotsIn(list)
+		return n
+	case IsInstance(gpu):
+		var n int64
+		for name := range list {
+			if IsInstance(name) {
+				n = amount.Add(n, ValueOf(list, name))
+			}
+		}
+		return min(amount.Most, n)
+	}
+	return ValueOf(list, gpu)
+}
+
+// SlotsIn returns the number of slots in a list, and their total memory in MiB.
+func SlotsIn(list corev1.ResourceList) (n, mib int64) {
+	for name := range list {
+		if size, ok := nodecontract.ParseSlotResource(string(name)); ok {
+			of := ValueOf(list, name)
+			n, mib = amount.Add(n, of), amount.Add(mib, amount.Times(of, size))
+		}
+	}
+	return min(amount.Most, n), min(amount.Most, mib)
+}

@@ -34,11 +34,6 @@ const (
 	maxText = 64 << 10
 )
 
-// excessAnnotation has the reason why a pod is beyond a bound. It is never on an object of the API server: caches remove it.
-const excessAnnotation = "aside.karve.sh/excess"
-
-func ExcessWhy(pod *corev1.Pod) string { return pod.Annotations[excessAnnotation] }
-
 // Size is the number of each thing that a pod may have too much of.
 type Size struct {
 	nodeTerms, preferred, longestTerm, expressions, nodeValues int

@@ -12,21 +12,19 @@ import (
 	"strings"
 	"time"
 
-	"github.com/awslabs/operatorpkg/status"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	schedulinghelper "k8s.io/component-helpers/scheduling/corev1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
-	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/karpenter"
-	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/prices"
 	"karve.sh/karve/pkg/provreq"
 )
@@ -102,44 +100,6 @@ func (c *Cluster) EndVisit() {
 		c.Visit("", nil)
 	}
 }
-
-// NodeClassState describes a node class of the cloud.
-type NodeClassState struct {
-	// Ready reports whether the node class exists and its condition Ready is True for its current generation.
-	Ready bool
-	// Reason and Message explain why it is not Ready.
-	Reason, Message string
-	// Generation is the object's metadata.generation, or 0 if the object does not exist.
-	Generation int64
-	// Subnets has the zone of each subnet in its status, by ID. It is nil for kinds other than EC2NodeClass.
-	Subnets map[string]string
-	// InstanceTypes are the instance types that it can launch, with their allocatable resources and the zones of its subnets. They are also set for
-	// node classes that are not Ready, because their machines may still run.
-	InstanceTypes []catalog.InstanceType
-	// Reservations are the reservations that the node class selects, as far as Karpenter has found them. SelectsReservations reports whether it selects any.
-	Reservations        []catalog.Reservation
-	SelectsReservations bool
-	// CatalogReason and CatalogMessage name the part of InstanceTypes that is out of date, and why. They are empty if it is up to date.
-	CatalogReason, CatalogMessage string
-	// CatalogRead is when InstanceTypes were read from the cloud. It is zero if unknown.
-	CatalogRead time.Time
-	// Hash and HashVersion are Karpenter's hash of the spec of an EC2NodeClass, which it compares to detect drift. They are "" for other kinds.
-	Hash, HashVersion string
-	// Images are the machine images in its status. It is nil for kinds other than EC2NodeClass.
-	Images []Image
-}
-
-// Learn sets the instance types from a catalog. A node class without instance types is not Ready.
-func (s *NodeClassState) Learn(listing catalog.Listing) {
-	s.InstanceTypes, s.CatalogReason, s.CatalogMessage = listing.InstanceTypes, listing.Reason, listing.Message
-	s.CatalogRead, s.Reservations = listing.Read, listing.Reservations
-	if s.Ready && listing.Reason != "" && !slices.ContainsFunc(listing.InstanceTypes, func(t catalog.InstanceType) bool { return len(t.Offerings) > 0 }) {
-		s.Ready, s.Reason, s.Message = false, "CatalogUnavailable", listing.Message
-	}
-}
-
-// Image is a machine image in the status of a node class.
-type Image = cloud.Image
 
 func (c *Cluster) GPUNodeClass(name string) *v1alpha1.GPUNodeClass {
 	for i := range c.GPUNodeClasses {
@@ -218,27 +178,76 @@ func (c *Cluster) TypesOf(ref *karpv1.NodeClassReference, all func() []catalog.I
 	return all()
 }
 
-// IsOurs reports whether a NodePool refers to a GPUNodeClass. Karve provisions for it, and Karpenter ignores it.
-func IsOurs(np *karpv1.NodePool) bool {
-	ref := np.Spec.Template.Spec.NodeClassRef
-	return ref != nil && ref.Group == v1alpha1.Group && ref.Kind == v1alpha1.Kind
+// Membership returns the group to which a pod belongs in the cluster. It returns false if it belongs to none.
+func (c *Cluster) Membership(pod *corev1.Pod) (Membership, bool) {
+	m, err := MembershipOf(pod)
+	if err != nil || m.Group.Name == "" || m.Group.API.HasObjects() && !c.PodGroups.Served[m.Group.API] {
+		return Membership{}, false
+	}
+	return m, true
 }
 
-// IsOurClaim reports whether Karve created the NodeClaim for pods.
-func IsOurClaim(claim *karpv1.NodeClaim) bool {
-	return claim.Annotations[nodecontract.ResourceAnnotation] != "" && claim.Labels[karpv1.NodePoolLabelKey] != "" && !IsCanary(claim)
+// Indexed returns the index of a cluster. If the cluster has none, it makes one from the objects.
+func (c *Cluster) Indexed() *Index {
+	if c.Index != nil {
+		return c.Index
+	}
+	x, _ := (*Index)(nil).With(Changes{
+		Pods: byName(c.Pods, PodName), Nodes: byName(c.Nodes, (*corev1.Node).GetName), NodeClaims: byName(c.NodeClaims, (*karpv1.NodeClaim).GetName),
+		PersistentVolumeClaims: byName(c.PersistentVolumeClaims, func(o *corev1.PersistentVolumeClaim) string { return o.Namespace + "/" + o.Name }),
+		PersistentVolumes:      byName(c.PersistentVolumes, (*corev1.PersistentVolume).GetName), CSINodes: byName(c.CSINodes, (*storagev1.CSINode).GetName),
+	})
+	return x
 }
 
-// IsCanary reports whether Karve created the NodeClaim to test a machine image. Karve plans no pods for it.
-func IsCanary(claim *karpv1.NodeClaim) bool { return claim.Labels[v1alpha1.CanaryLabel] != "" }
+func byName[T any](all []T, name func(*T) string) map[string]*T {
+	named := make(map[string]*T, len(all))
+	for i := range all {
+		named[name(&all[i])] = &all[i]
+	}
+	return named
+}
 
-// Condition returns the condition with a type, or nil if there is none. Karpenter's StatusConditions cannot be used: it adds missing conditions to the
-// object, and these objects are read-only.
-func Condition(conditions []status.Condition, conditionType string) *status.Condition {
-	for i := range conditions {
-		if conditions[i].Type == conditionType {
-			return &conditions[i]
+// UntriedPods returns the untried pods to plan for. others reports whether there is anything else to plan for. A pod that could preempt a running one is not
+// among them, because it may need no machine.
+func (c *Cluster) UntriedPods(others bool) []*corev1.Pod {
+	r := &c.ReadAhead
+	open := r.Open && others
+	if !open && len(r.Planned) == 0 {
+		return nil
+	}
+	var pods []*corev1.Pod
+	lowest, known := int32(0), false
+	for _, pod := range c.Indexed().Pending() {
+		switch {
+		case !Untried(pod):
+			continue
+		case r.Planned.Has(pod.UID):
+		case !open || r.Overtaken(pod):
+			continue
+		default:
+			if !known {
+				lowest, known = c.Indexed().lowestPriority(), true
+			}
+			if schedulinghelper.PodPriority(pod) > lowest {
+				continue
+			}
+		}
+		pods = append(pods, pod)
+	}
+	return pods
+}
+
+// Consumers returns the pods that take the room of ProvisioningRequests, whatever has become of them, by the namespace and the name of the request.
+func (c *Cluster) Consumers() map[string][]*corev1.Pod {
+	pods := map[string][]*corev1.Pod{}
+	if len(c.Requests) == 0 {
+		return pods // Looking at all pods takes time.
+	}
+	for _, pod := range c.Indexed().pods.all() {
+		if name := pod.Annotations[provreq.ConsumeAnnotation]; name != "" {
+			pods[pod.Namespace+"/"+name] = append(pods[pod.Namespace+"/"+name], pod)
 		}
 	}
-	return nil
+	return pods
 }

@@ -323,3 +323,30 @@ func (e *indexEdit) finish() {
 		}
 	}
 }
+
+// setMember adds a pod to its group, or removes it.
+func (e *indexEdit) setMember(key string, pod *corev1.Pod, is bool) {
+	m, err := MembershipOf(pod)
+	if err != nil || m.Group.Name == "" || pod.Status.Phase == corev1.PodFailed {
+		return
+	}
+	group := m.Group.String()
+	set := e.members.get(group)
+	if set == nil || set.by != e.id {
+		own := &memberSet{pods: map[string]*corev1.Pod{}, by: e.id}
+		if set != nil {
+			maps.Copy(own.pods, set.pods)
+		}
+		set = own
+	}
+	if is {
+		set.pods[key] = pod
+	} else {
+		delete(set.pods, key)
+	}
+	if len(set.pods) == 0 {
+		e.members.remove(group)
+		return
+	}
+	e.members.set(group, set)
+}

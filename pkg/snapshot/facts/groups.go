@@ -3,8 +3,6 @@ package facts
 import (
 	"cmp"
 	"fmt"
-	"iter"
-	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -338,15 +336,6 @@ func NewPodGroups(served []GroupAPI, all []PodGroup) PodGroups {
 	return groups
 }
 
-// Membership returns the group to which a pod belongs in the cluster. It returns false if it belongs to none.
-func (c *Cluster) Membership(pod *corev1.Pod) (Membership, bool) {
-	m, err := MembershipOf(pod)
-	if err != nil || m.Group.Name == "" || m.Group.API.HasObjects() && !c.PodGroups.Served[m.Group.API] {
-		return Membership{}, false
-	}
-	return m, true
-}
-
 func namesGroup(pod *corev1.Pod) bool {
 	m, err := MembershipOf(pod)
 	return err == nil && m.Group.Name != ""
@@ -363,46 +352,4 @@ func IsGated(pod *corev1.Pod) bool {
 		}
 	}
 	return false
-}
-
-// memberSet has the pods of a group by name.
-type memberSet struct {
-	pods map[string]*corev1.Pod
-	// by is the edit that created the set. Only that edit may change it.
-	by *editID
-}
-
-// Members returns the pods that name a group, in no order, without those that have failed. Pods that have succeeded are included.
-func (x *Index) Members(group GroupKey) iter.Seq[*corev1.Pod] {
-	if set := x.members.get(group.String()); set != nil {
-		return maps.Values(set.pods)
-	}
-	return func(func(*corev1.Pod) bool) {}
-}
-
-// setMember adds a pod to its group, or removes it.
-func (e *indexEdit) setMember(key string, pod *corev1.Pod, is bool) {
-	m, err := MembershipOf(pod)
-	if err != nil || m.Group.Name == "" || pod.Status.Phase == corev1.PodFailed {
-		return
-	}
-	group := m.Group.String()
-	set := e.members.get(group)
-	if set == nil || set.by != e.id {
-		own := &memberSet{pods: map[string]*corev1.Pod{}, by: e.id}
-		if set != nil {
-			maps.Copy(own.pods, set.pods)
-		}
-		set = own
-	}
-	if is {
-		set.pods[key] = pod
-	} else {
-		delete(set.pods, key)
-	}
-	if len(set.pods) == 0 {
-		e.members.remove(group)
-		return
-	}
-	e.members.set(group, set)
 }

@@ -1,14 +1,20 @@
 package facts
 
 import (
+	"cmp"
 	"iter"
+	"maps"
+	"math"
 	"slices"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	schedulinghelper "k8s.io/component-helpers/scheduling/corev1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/karpenter"
 )
 
 // Index holds the objects of which a cluster may have thousands, keyed for lookups. It is immutable: With returns a new one, which shares the unchanged
@@ -90,27 +96,6 @@ type Claimed struct {
 	Claim *karpv1.NodeClaim
 	// MachineSlot is for the machine of the NodeClaim.
 	MachineSlot Slot
-}
-
-// Indexed returns the index of a cluster. If the cluster has none, it makes one from the objects.
-func (c *Cluster) Indexed() *Index {
-	if c.Index != nil {
-		return c.Index
-	}
-	x, _ := (*Index)(nil).With(Changes{
-		Pods: byName(c.Pods, PodName), Nodes: byName(c.Nodes, (*corev1.Node).GetName), NodeClaims: byName(c.NodeClaims, (*karpv1.NodeClaim).GetName),
-		PersistentVolumeClaims: byName(c.PersistentVolumeClaims, func(o *corev1.PersistentVolumeClaim) string { return o.Namespace + "/" + o.Name }),
-		PersistentVolumes:      byName(c.PersistentVolumes, (*corev1.PersistentVolume).GetName), CSINodes: byName(c.CSINodes, (*storagev1.CSINode).GetName),
-	})
-	return x
-}
-
-func byName[T any](all []T, name func(*T) string) map[string]*T {
-	named := make(map[string]*T, len(all))
-	for i := range all {
-		named[name(&all[i])] = &all[i]
-	}
-	return named
 }
 
 // Site returns a node with its pods, or nil if there is no such Node.
@@ -266,4 +251,80 @@ func sortedPods(t table[*corev1.Pod]) []*corev1.Pod {
 	}
 	slices.SortFunc(pods, ComparePods)
 	return pods
+}
+
+// ExclusiveUsers returns the pod that may use each exclusive PersistentVolumeClaim, by namespace and name of the claim: the bound pod, or else the one of the
+// waiting pods that the scheduler would bind first. As in the scheduler, a pod that is being deleted uses its claims until it is gone.
+func (x *Index) ExclusiveUsers() map[string]*corev1.Pod {
+	users := map[string]*corev1.Pod{}
+	note := func(pod *corev1.Pod) {
+		for i := range pod.Spec.Volumes {
+			name, ok := ClaimName(pod, &pod.Spec.Volumes[i])
+			if !ok {
+				continue
+			}
+			key := pod.Namespace + "/" + name
+			if claim := x.volumeClaims.get(key); claim == nil || !IsExclusive(claim) {
+				continue
+			}
+			if other := users[key]; other == nil || usesFirst(pod, other) < 0 {
+				users[key] = pod
+			}
+		}
+	}
+	for _, s := range x.nodes.all() {
+		for _, pod := range s.Pods {
+			note(pod)
+		}
+	}
+	for _, pod := range x.pending.all() {
+		if pod.Status.NominatedNodeName != "" && pod.DeletionTimestamp.IsZero() || karpenter.IsProvisionable(pod) && ExcessWhy(pod) == "" {
+			note(pod)
+		}
+	}
+	return users
+}
+
+// usesFirst orders the users of an exclusive PersistentVolumeClaim: bound pods, nominated pods, and then as the scheduler takes pods from its queue.
+func usesFirst(a, b *corev1.Pod) int {
+	stage := func(pod *corev1.Pod) int {
+		switch {
+		case pod.Spec.NodeName != "":
+			return 0
+		case pod.Status.NominatedNodeName != "":
+			return 1
+		}
+		return 2
+	}
+	return cmp.Or(cmp.Compare(stage(a), stage(b)), cmp.Compare(schedulinghelper.PodPriority(b), schedulinghelper.PodPriority(a)), Older(a, b))
+}
+
+// memberSet has the pods of a group by name.
+type memberSet struct {
+	pods map[string]*corev1.Pod
+	// by is the edit that created the set. Only that edit may change it.
+	by *editID
+}
+
+// Members returns the pods that name a group, in no order, without those that have failed. Pods that have succeeded are included.
+func (x *Index) Members(group GroupKey) iter.Seq[*corev1.Pod] {
+	if set := x.members.get(group.String()); set != nil {
+		return maps.Values(set.pods)
+	}
+	return func(func(*corev1.Pod) bool) {}
+}
+
+// lowestPriority returns the lowest priority of the running pods that request a GPU resource.
+func (x *Index) lowestPriority() int32 {
+	lowest := int32(math.MaxInt32)
+	for _, h := range x.holders.all() {
+		lowest = min(lowest, schedulinghelper.PodPriority(h.Pod))
+	}
+	return lowest
+}
+
+// Use returns what the pods of a node use. It is computed once.
+func (s *Site) Use() *Use {
+	s.once.Do(func() { s.inUse = useOf(s.Pods) })
+	return &s.inUse
 }

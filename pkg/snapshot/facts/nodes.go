@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -85,4 +86,29 @@ func TakesPods(node *corev1.Node) bool {
 // HasTaint reports whether a node has a taint with the key.
 func HasTaint(node *corev1.Node, key string) bool {
 	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key })
+}
+
+// IsOurs reports whether a NodePool refers to a GPUNodeClass. Karve provisions for it, and Karpenter ignores it.
+func IsOurs(np *karpv1.NodePool) bool {
+	ref := np.Spec.Template.Spec.NodeClassRef
+	return ref != nil && ref.Group == v1alpha1.Group && ref.Kind == v1alpha1.Kind
+}
+
+// IsOurClaim reports whether Karve created the NodeClaim for pods.
+func IsOurClaim(claim *karpv1.NodeClaim) bool {
+	return claim.Annotations[nodecontract.ResourceAnnotation] != "" && claim.Labels[karpv1.NodePoolLabelKey] != "" && !IsCanary(claim)
+}
+
+// IsCanary reports whether Karve created the NodeClaim to test a machine image. Karve plans no pods for it.
+func IsCanary(claim *karpv1.NodeClaim) bool { return claim.Labels[v1alpha1.CanaryLabel] != "" }
+
+// Condition returns the condition with a type, or nil if there is none. Karpenter's StatusConditions cannot be used: it adds missing conditions to the
+// object, and these objects are read-only.
+func Condition(conditions []status.Condition, conditionType string) *status.Condition {
+	for i := range conditions {
+		if conditions[i].Type == conditionType {
+			return &conditions[i]
+		}
+	}
+	return nil
 }

@@ -2,9 +2,6 @@ package facts
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
-	"fmt"
 	"iter"
 	"regexp"
 	"slices"
@@ -15,10 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/karpenter"
-	"karve.sh/karve/pkg/nodecontract"
 )
 
 // ofDaemonSet reports whether a DaemonSet created a pod. It returns false for mirror pods, because no DaemonSet represents them.
@@ -110,18 +105,6 @@ func Unsupported(pod *corev1.Pod) string {
 	return ""
 }
 
-// CutAnnotation says which parts of a pod are too large to be kept, and were left out. Only objects in memory have it.
-const CutAnnotation = v1alpha1.Group + "/too-large"
-
-// TooLarge returns why Karve does not plan for a pod of which parts were left out, or "" if the pod is complete.
-func TooLarge(pod *corev1.Pod) string {
-	cut, is := pod.Annotations[CutAnnotation]
-	if !is {
-		return ""
-	}
-	return "has " + cut + ", which Karve does not read: make them smaller"
-}
-
 // StartTime returns when the kubelet started a pod. If that is unknown, it returns when the pod was created.
 func StartTime(pod *corev1.Pod) time.Time {
 	if pod.Status.StartTime != nil {
@@ -171,77 +154,6 @@ func HostPorts(pod *corev1.Pod) []HostPort {
 // Older orders pods from oldest to newest.
 func Older(a, b *corev1.Pod) int {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), ComparePods(a, b))
-}
-
-// maxKey is the length of the longest key that is written out. Each term of a pod affinity refers to a selection with the selectors of all of them, so the keys of
-// an affinity of hundreds of terms would be megabytes.
-const maxKey = 512
-
-// ShortText returns a key, or its checksum if the key is long.
-func ShortText(key string) string {
-	if len(key) <= maxKey {
-		return key
-	}
-	sum := sha256.Sum256([]byte(key))
-	return hex.EncodeToString(sum[:])
-}
-
-// Content returns the text of a pod on which decisions depend, except for its labels and its place. It is equal for the pods of a Deployment, and only for pods
-// of the same shape.
-func Content(pod *corev1.Pod) string {
-	spec := corev1.PodSpec{
-		NodeSelector: pod.Spec.NodeSelector, Affinity: pod.Spec.Affinity, Tolerations: pod.Spec.Tolerations,
-		TopologySpreadConstraints: pod.Spec.TopologySpreadConstraints, Overhead: pod.Spec.Overhead, Resources: pod.Spec.Resources,
-		Priority: pod.Spec.Priority, ResourceClaims: pod.Spec.ResourceClaims,
-		Containers: bare(pod.Spec.Containers), InitContainers: bare(pod.Spec.InitContainers),
-	}
-	b, err := WithBoundedAmounts(&spec).Marshal()
-	if err != nil {
-		return "pod " + PodName(pod) // A pod that cannot be encoded has its own shape.
-	}
-	text := string(b) + "\x00" + pod.Annotations[v1alpha1.GPUMemoryAnnotation] + "\x00" + pod.Annotations[nodecontract.GPUThreadsAnnotation] + "\x00" + claims.Text(pod) + "\x00" + SetAsideWhy(pod) + ExcessWhy(pod) + "\x00" + pod.Annotations[CutAnnotation] + "\x00" + throughputText(pod)
-	if HasTerms(pod) {
-		text += fmt.Sprintf("\x00%s%q", pod.Namespace, termLabels(pod))
-	}
-	return text
-}
-
-// bare returns the containers with only the fields that matter to the scheduler.
-func bare(containers []corev1.Container) []corev1.Container {
-	all := make([]corev1.Container, len(containers))
-	for i := range containers {
-		all[i] = corev1.Container{
-			Resources: containers[i].Resources, RestartPolicy: containers[i].RestartPolicy,
-			Ports: slices.DeleteFunc(slices.Clone(containers[i].Ports), func(p corev1.ContainerPort) bool { return p.HostPort == 0 }),
-		}
-	}
-	return all
-}
-
-// HasTerms reports whether the pod has any terms about other pods.
-func HasTerms(pod *corev1.Pod) bool {
-	affinity := pod.Spec.Affinity
-	return len(pod.Spec.TopologySpreadConstraints) > 0 || affinity != nil && (affinity.PodAffinity != nil || affinity.PodAntiAffinity != nil)
-}
-
-// termLabels returns the pod's labels that its own terms use in matchLabelKeys and mismatchLabelKeys.
-func termLabels(pod *corev1.Pod) map[string]string {
-	asked := map[string]string{}
-	note := func(keys ...string) {
-		for _, key := range keys {
-			if value, ok := pod.Labels[key]; ok {
-				asked[key] = value
-			}
-		}
-	}
-	for i := range pod.Spec.TopologySpreadConstraints {
-		note(pod.Spec.TopologySpreadConstraints[i].MatchLabelKeys...)
-	}
-	for t := range affinityTerms(&pod.Spec) {
-		note(t.MatchLabelKeys...)
-		note(t.MismatchLabelKeys...)
-	}
-	return asked
 }
 
 // affinityTerms returns all terms of a pod's affinity and anti-affinity, required and preferred.

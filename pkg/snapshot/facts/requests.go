@@ -13,10 +13,7 @@ import (
 	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/nodecontract"
-	"karve.sh/karve/pkg/nodecontract/mig"
 )
-
-const BytesPerMiB = 1 << 20
 
 // GPUMemory returns the device memory that a pod requests by annotation, in bytes, and 0 without the annotation. It returns an error if the value is
 // invalid.
@@ -45,9 +42,6 @@ func MemoryProblem(pod *corev1.Pod, gpuMiB int64) string {
 	}
 	return ""
 }
-
-// IsInstance reports whether a resource is one of MIG instances that are named after their profile.
-func IsInstance(name corev1.ResourceName) bool { return mig.IsResource(string(name)) }
 
 // GPUResource returns the GPU resource that a pod requests. It returns false if the pod requests none. If it requests several, it is that of renamed
 // replicas, or else that of whole GPUs, or else the first.
@@ -120,51 +114,6 @@ func Bound(before, after *corev1.Pod) bool {
 	}
 	_, gpu := GPUResource(after)
 	return gpu
-}
-
-// IsExtended reports whether planner.Resources has no field for the resource.
-func IsExtended(name, gpu corev1.ResourceName) bool {
-	switch name {
-	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods, gpu:
-		return false
-	}
-	return !IsSlot(gpu) || !IsSlot(name) // The slots of all sizes count as replicas of a machine.
-}
-
-// IsSlot reports whether a resource is one of slots.
-func IsSlot(name corev1.ResourceName) bool {
-	_, ok := nodecontract.ParseSlotResource(string(name))
-	return ok
-}
-
-// ReplicasIn returns the amount of a GPU resource in a list. For a resource of slots, it returns the number of slots of all sizes, and for one of MIG
-// instances that of instances of all profiles.
-func ReplicasIn(list corev1.ResourceList, gpu corev1.ResourceName) int64 {
-	switch {
-	case IsSlot(gpu):
-		n, _ := SlotsIn(list)
-		return n
-	case IsInstance(gpu):
-		var n int64
-		for name := range list {
-			if IsInstance(name) {
-				n = amount.Add(n, ValueOf(list, name))
-			}
-		}
-		return min(amount.Most, n)
-	}
-	return ValueOf(list, gpu)
-}
-
-// SlotsIn returns the number of slots in a list, and their total memory in MiB.
-func SlotsIn(list corev1.ResourceList) (n, mib int64) {
-	for name := range list {
-		if size, ok := nodecontract.ParseSlotResource(string(name)); ok {
-			of := ValueOf(list, name)
-			n, mib = amount.Add(n, of), amount.Add(mib, amount.Times(of, size))
-		}
-	}
-	return min(amount.Most, n), min(amount.Most, mib)
 }
 
 // SlotSizes returns the sizes in MiB of the slots that a pod requests, one for each slot, in ascending order. It returns none for a request that no

@@ -13,14 +13,6 @@ import (
 	"karve.sh/karve/pkg/claims"
 )
 
-// setAsideAnnotation has the reason why decisions are made without an object. It is never on an object of the API server: caches remove it.
-const setAsideAnnotation = "aside.karve.sh/why"
-
-func SetAsideWhy(o metav1.Object) string { return o.GetAnnotations()[setAsideAnnotation] }
-
-// IsSetAside reports whether decisions are made without an object.
-func IsSetAside(o metav1.Object) bool { return SetAsideWhy(o) != "" }
-
 // SetAside returns a pod without what a user may have made large. Nothing is launched for it, and the reason is why. If it runs, it holds what it
 // requests, and its node is kept.
 func SetAside(pod *corev1.Pod, why string) *corev1.Pod {
@@ -88,14 +80,4 @@ func SetAsideClaim(claim *karpv1.NodeClaim, why string) *karpv1.NodeClaim {
 	with.Annotations = SetAsideSpec(claim.Annotations, why)
 	with.Annotations[karpv1.DoNotDisruptAnnotationKey] = "true"
 	return &with
-}
-
-// SetAsideSpec returns annotations with which a NodePool or a GPUNodeClass launches nothing, and its machines stay.
-func SetAsideSpec(annotations map[string]string, why string) map[string]string {
-	with := maps.Clone(annotations)
-	if with == nil {
-		with = map[string]string{}
-	}
-	with[setAsideAnnotation] = why
-	return with
 }

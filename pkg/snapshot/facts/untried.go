@@ -1,7 +1,6 @@
 package facts
 
 import (
-	"math"
 	"slices"
 	"time"
 
@@ -57,43 +56,4 @@ func (r *ReadAhead) Overtaken(pod *corev1.Pod) bool {
 		}
 	}
 	return false
-}
-
-// UntriedPods returns the untried pods to plan for. others reports whether there is anything else to plan for. A pod that could preempt a running one is not
-// among them, because it may need no machine.
-func (c *Cluster) UntriedPods(others bool) []*corev1.Pod {
-	r := &c.ReadAhead
-	open := r.Open && others
-	if !open && len(r.Planned) == 0 {
-		return nil
-	}
-	var pods []*corev1.Pod
-	lowest, known := int32(0), false
-	for _, pod := range c.Indexed().Pending() {
-		switch {
-		case !Untried(pod):
-			continue
-		case r.Planned.Has(pod.UID):
-		case !open || r.Overtaken(pod):
-			continue
-		default:
-			if !known {
-				lowest, known = c.Indexed().lowestPriority(), true
-			}
-			if schedulinghelper.PodPriority(pod) > lowest {
-				continue
-			}
-		}
-		pods = append(pods, pod)
-	}
-	return pods
-}
-
-// lowestPriority returns the lowest priority of the running pods that request a GPU resource.
-func (x *Index) lowestPriority() int32 {
-	lowest := int32(math.MaxInt32)
-	for _, h := range x.holders.all() {
-		lowest = min(lowest, schedulinghelper.PodPriority(h.Pod))
-	}
-	return lowest
 }

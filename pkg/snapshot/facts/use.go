@@ -64,12 +64,6 @@ func (t *Total) replicas(gpu corev1.ResourceName) int64 {
 	return n
 }
 
-// Use returns what the pods of a node use. It is computed once.
-func (s *Site) Use() *Use {
-	s.once.Do(func() { s.inUse = useOf(s.Pods) })
-	return &s.inUse
-}
-
 func useOf(pods []*corev1.Pod) Use {
 	var u Use
 	for _, pod := range pods {

@@ -13,12 +13,6 @@ import (
 	"karve.sh/karve/pkg/provreq"
 )
 
-// requestAnnotation is the annotation of the pods that stand for a ProvisioningRequest, with its name. They exist only in memory.
-const requestAnnotation = "memory." + provreq.ConsumeAnnotation
-
-// IsVirtual reports whether a pod stands for a ProvisioningRequest.
-func IsVirtual(pod *corev1.Pod) bool { return pod.Annotations[requestAnnotation] != "" }
-
 // VirtualPod returns the pod with an index that stands for a pod of a request. It has a name that no pod can have, and is pending like a pod that the
 // scheduler has tried.
 func VirtualPod(r *provreq.Request, set, index int) *corev1.Pod {
@@ -70,18 +64,4 @@ func WithDefaultRequests(containers []corev1.Container) []corev1.Container {
 		containers[i].Resources.Requests = requests
 	}
 	return containers
-}
-
-// Consumers returns the pods that take the room of ProvisioningRequests, whatever has become of them, by the namespace and the name of the request.
-func (c *Cluster) Consumers() map[string][]*corev1.Pod {
-	pods := map[string][]*corev1.Pod{}
-	if len(c.Requests) == 0 {
-		return pods // Looking at all pods takes time.
-	}
-	for _, pod := range c.Indexed().pods.all() {
-		if name := pod.Annotations[provreq.ConsumeAnnotation]; name != "" {
-			pods[pod.Namespace+"/"+name] = append(pods[pod.Namespace+"/"+name], pod)
-		}
-	}
-	return pods
 }
