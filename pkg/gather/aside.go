@@ -14,14 +14,6 @@ import (
 	"karve.sh/karve/pkg/watchdog"
 )
 
-// aside has the objects that are set aside: see package watchdog.
-type aside struct {
-	// version is that of the entries at the last read.
-	version uint64
-	// held has the entry of each object that is set aside.
-	held map[watchdog.Object]watchdog.Object
-}
-
 // beginAside drops entries that are over. If other objects are set aside than at the last read, everything is read again.
 func (g *Gatherer) beginAside() {
 	if g.Watchdog == nil {
@@ -36,14 +28,6 @@ func (g *Gatherer) beginAside() {
 	if version := all.Version(); version != g.aside.version || g.aside.held == nil {
 		g.aside = aside{version, map[watchdog.Object]watchdog.Object{}}
 		g.again()
-	}
-}
-
-// again makes the next read complete.
-func (g *Gatherer) again() {
-	g.fresh.kinds, g.claiming.stale = true, true
-	if g.followed != nil {
-		g.followed.forget()
 	}
 }
 

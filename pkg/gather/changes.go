@@ -3,7 +3,6 @@ package gather
 import (
 	"context"
 	"fmt"
-	"reflect"
 	"sync/atomic"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -18,13 +17,6 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
-
-// indexName is the name of an index whose only purpose is that its function is called when an object changes. It finds nothing.
-const indexName = "karve.sh/changes"
-
-// changes counts the changes of the objects in the informers' caches, by kind. A change may be counted more than once. See tracked for why an index
-// function counts them.
-type changes map[any]*atomic.Uint64
 
 // kinds returns the kinds with few objects, by the keys of their counters.
 func (g *Gatherer) kinds() map[any]client.Object {
@@ -55,8 +47,6 @@ func (g *Gatherer) kinds() map[any]client.Object {
 	return kinds
 }
 
-func typeOf[L any]() any { return reflect.TypeFor[L]() }
-
 // Follow makes the informers record changes, so that the Gatherer reads only changed objects. It must be called once, before the informers start.
 // Without it, each read lists everything.
 func (g *Gatherer) Follow(ctx context.Context, caches Caches) error {
@@ -77,12 +67,4 @@ func (g *Gatherer) Follow(ctx context.Context, caches Caches) error {
 	}
 	g.changes, g.followed = counted, followed
 	return nil
-}
-
-// of returns the number of changes of a kind. It returns false if they are not counted.
-func (c changes) of(key any) (uint64, bool) {
-	if counter := c[key]; counter != nil {
-		return counter.Load(), true
-	}
-	return 0, false
 }

@@ -14,15 +14,6 @@ import (
 	"karve.sh/karve/pkg/snapshot/facts"
 )
 
-// claiming has the pods that have ResourceClaims, by namespace/name. Pods of an index are as [claims.Objects.On] returns them.
-type claiming struct {
-	pods map[string]*corev1.Pod
-	// texts has the requests in the claims of each pod, as in the index.
-	texts map[string]string
-	// stale reports whether claims, templates or DeviceClasses have changed since the last update.
-	stale bool
-}
-
 // withClaims replaces changed pods that have claims for a GPU, and adds pods whose claims have changed. It does not change objects that belong to a
 // cache.
 func (g *Gatherer) withClaims(changes facts.Changes, full bool) {

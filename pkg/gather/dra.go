@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"karve.sh/karve/pkg/nodecontract"
@@ -92,14 +91,6 @@ func (g *Gatherer) Published(ctx context.Context, node *corev1.Node) (*corev1.No
 		}
 	}
 	return facts.PublishedOf(list.Items, rules.Items).On(node), nil
-}
-
-// unlessOptional returns the error unless it means that a user lacks the right to read optional objects. The controller needs its rights.
-func (g *Gatherer) unlessOptional(err error) error {
-	if g.followed == nil && apierrors.IsForbidden(err) {
-		return nil
-	}
-	return err
 }
 
 // withPublished sets the replicas that DRA drivers publish, on nodes that have changed or whose replicas have changed. It does not change objects that

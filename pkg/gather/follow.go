@@ -3,7 +3,9 @@ package gather
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"sync"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -12,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"karve.sh/karve/pkg/sizing"
 	"karve.sh/karve/pkg/snapshot/facts"
 )
 
@@ -30,15 +31,6 @@ type followed struct {
 	volumeClaims tracked[corev1.PersistentVolumeClaim, *corev1.PersistentVolumeClaim]
 	volumes      tracked[corev1.PersistentVolume, *corev1.PersistentVolume]
 	csiNodes     tracked[storagev1.CSINode, *storagev1.CSINode]
-}
-
-// Held returns the number of cached objects of the kinds with many objects.
-func (g *Gatherer) Held() sizing.Objects {
-	f := g.followed
-	if f == nil {
-		return sizing.Objects{}
-	}
-	return sizing.Objects{Pods: len(f.pods.store.ListKeys()), Nodes: len(f.nodes.store.ListKeys()), NodeClaims: len(f.nodeClaims.store.ListKeys())}
 }
 
 // kind is a tracked of any type.
@@ -184,4 +176,21 @@ func (t *tracked[T, P]) now(name string) *T {
 		return object
 	}
 	return nil
+}
+
+// indexName is the name of an index whose only purpose is that its function is called when an object changes. It finds nothing.
+const indexName = "karve.sh/changes"
+
+// changes counts the changes of the objects in the informers' caches, by kind. A change may be counted more than once. See tracked for why an index
+// function counts them.
+type changes map[any]*atomic.Uint64
+
+func typeOf[L any]() any { return reflect.TypeFor[L]() }
+
+// of returns the number of changes of a kind. It returns false if they are not counted.
+func (c changes) of(key any) (uint64, bool) {
+	if counter := c[key]; counter != nil {
+		return counter.Load(), true
+	}
+	return 0, false
 }

@@ -1,104 +1,29 @@
 // Package gather reads the cluster for the controllers. It writes nothing.
 //
 // An index holds the kinds with many objects. It follows the informers object by object (follow.go). The other kinds are listed again after one of
-// their objects has changed (state.go, changes.go). NodeClaims that were just written are read from the API server until the informer shows them
-// (writes.go), and so are the cloud's node classes (look.go).
+// their objects has changed (relist.go). NodeClaims that were just written are read from the API server until the informer shows them (unseen.go), and so
+// are the cloud's node classes (nodeclasses.go).
 package gather
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/util/workqueue"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/cloud"
-	"karve.sh/karve/pkg/fleet/capacity"
-	"karve.sh/karve/pkg/fleet/drift"
-	"karve.sh/karve/pkg/fleet/launching"
 	"karve.sh/karve/pkg/karpenter"
-	"karve.sh/karve/pkg/metrics"
-	"karve.sh/karve/pkg/prices"
 	"karve.sh/karve/pkg/provreq"
 	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/watchdog"
 )
-
-// Gatherer reads the cluster. It is safe for concurrent use.
-type Gatherer struct {
-	Kinds
-
-	// Cached reads from the informers' caches, including unstructured objects.
-	Cached client.Reader
-	// Live reads from the API server.
-	Live client.Reader
-	// Mapper knows which kinds the API server serves.
-	Mapper  meta.RESTMapper
-	Catalog cloud.Catalog
-	Ledger  *launching.Ledger
-	Clock   clock.PassiveClock
-	// Metrics may be nil.
-	Metrics *metrics.Metrics
-	// ReplicasTimeout is how long a registered node may have no replicas.
-	ReplicasTimeout time.Duration
-	// PriorityCutoff is the lowest priority of pods for which machines are launched. It is nil if they are launched for all.
-	PriorityCutoff *int32
-	// Prices returns the rules for prices. It is nil if there are none.
-	Prices func() []prices.Rule
-	// Watchdog bounds how long a read takes, and has the objects to leave out. It may be nil.
-	Watchdog *watchdog.Watchdog
-
-	// claims is held for reading while NodeClaims are read, and exclusively while several are written together. written has those that the informer may
-	// not show yet.
-	claims  sync.RWMutex
-	written writes
-
-	// looking is locked while the cluster is read. It guards the rest.
-	looking sync.Mutex
-	state   state
-	// changes counts the changes in the caches, and followed has the objects that have changed. They are nil if the caches are not followed.
-	changes  changes
-	followed *followed
-	// index has the objects that were followed so far.
-	index *facts.Index
-	// published has the replicas that agents publish as DRA drivers, as last read.
-	published facts.Published
-	// unpublished are nodes whose published replicas are not in the index yet.
-	unpublished []string
-	// visit reports the object that a read works at. It is nil if nobody asks.
-	visit watchdog.Visit
-	// claiming has the pods with ResourceClaims.
-	claiming claiming
-	// nodeClasses has the cloud's node classes as last read.
-	nodeClasses nodeClasses
-	// learned has the capacities that machines have shown since the controller started.
-	learned capacity.Learned
-	// aside has the objects that are set aside.
-	aside aside
-	// requests are the ProvisioningRequests as last read.
-	requests []provreq.Request
-	// generation counts the reads that differ from the previous one, and since is when the last of them began. fresh has the differences.
-	generation uint64
-	since      time.Time
-	fresh      fresh
-}
 
 // +kubebuilder:rbac:groups=karve.sh,resources=gpunodeclasses;gpuimagerollouts,verbs=list;watch
 // +kubebuilder:rbac:groups=karpenter.sh,resources=nodepools;nodeoverlays,verbs=list;watch
@@ -163,15 +88,6 @@ func (g *Gatherer) read(ctx context.Context) (*facts.Cluster, error) {
 	g.leaveOut(c)
 	return c, g.classes(ctx, c)
 }
-
-// fresh records the differences to the last successful read that can affect decisions.
-type fresh struct {
-	// kinds reports whether kinds with few objects differ, and classes whether the cloud's node classes do.
-	kinds, classes bool
-	objects        facts.Difference
-}
-
-func (f fresh) any() bool { return f.kinds || f.classes || f.objects.Any() }
 
 // objects sets the objects of the kinds with many objects: those that were listed, or what informers have.
 func (g *Gatherer) objects(ctx context.Context, c *facts.Cluster, listed *lists) error {
@@ -264,139 +180,34 @@ func (g *Gatherer) use(c *facts.Cluster, l *lists) {
 	c.NodeClaims = replaced(g, "NodeClaim", c.NodeClaims, facts.SetAsideClaim)
 }
 
-// nodeClasses has the cloud's node classes to which GPUNodeClasses refer.
-type nodeClasses struct {
-	// at is when the last read of all of them ended, and read is its result. accepted also has the images of paused rollouts, and used also the capacities
-	// that machines have shown, and the prices of book.
-	at                   time.Time
-	read, accepted, used map[v1alpha1.NodeClassReference]facts.NodeClassState
-	rules                []prices.Rule
-	book                 *prices.Book
-}
-
-// classesAtOnce is how many node classes are read concurrently.
-const classesAtOnce = 16
-
-// classTimeout is how long one node class may take to be read. A conversion webhook that does not answer must not delay the pools of other classes.
-const classTimeout = 10 * time.Second
-
-// classes sets the node classes to which the GPUNodeClasses refer. If the caches are followed, it reuses the last result for two seconds. The time
-// starts when the read has ended, so that a slow API server does not cause a read for every caller.
-func (g *Gatherer) classes(ctx context.Context, c *facts.Cluster) error {
-	now, n := g.Clock.Now(), &g.nodeClasses
-	kept := g.followed != nil && now.Sub(n.at) <= recent
-	read := map[v1alpha1.NodeClassReference]facts.NodeClassState{}
-	var unread []v1alpha1.NodeClassReference
-	for i := range c.GPUNodeClasses {
-		class := &c.GPUNodeClasses[i]
-		g.Ledger.Learn(class.Name, class.Status.RefusedOfferings, now)
-		ref := class.Spec.NodeClassRef
-		if _, ok := read[ref]; ok {
-			continue
-		}
-		state, ok := n.read[ref]
-		if !ok || !kept {
-			unread = append(unread, ref)
-		}
-		read[ref] = state
+// Cluster reads everything on which decisions depend. The read begins after the call, so it includes everything that the caller has seen in the caches,
+// and all NodeClaims that were written. Callers share the objects and must not change them.
+func (g *Gatherer) Cluster(ctx context.Context) (*facts.Cluster, error) {
+	if err := g.Watchdog.Load(ctx); err != nil {
+		return nil, err
 	}
-	states, errs := make([]facts.NodeClassState, len(unread)), make([]error, len(unread))
-	workqueue.ParallelizeUntil(ctx, classesAtOnce, len(unread), func(i int) { states[i], errs[i] = g.NodeClass(ctx, unread[i]) })
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	if err := errors.Join(errs...); err != nil {
+	g.looking.Lock()
+	defer g.looking.Unlock()
+	began := g.Clock.Now()
+	var c *facts.Cluster
+	err := g.Watchdog.Run(ctx, watchdog.Gather, func(ctx context.Context, visit watchdog.Visit) (err error) {
+		g.visit = visit
+		c, err = g.read(ctx)
 		return err
-	}
-	for i, ref := range unread {
-		read[ref] = states[i]
-	}
-	if !kept {
-		n.at = g.Clock.Now()
-	}
-	g.fresh.classes = g.fresh.classes || !maps.EqualFunc(n.read, read, sameState)
-	n.read = read
-	rules := g.rules()
-	if g.fresh.classes || g.fresh.kinds || g.fresh.objects.Machines || !reflect.DeepEqual(n.rules, rules) {
-		known := &facts.Cluster{Index: c.Index, Nodes: c.Nodes, NodeClaims: c.NodeClaims, NodeClasses: maps.Clone(read)}
-		drift.AcceptGoodImages(known, g.state.rollouts.is.Items)
-		learned := g.learn(ctx, known)
-		book := prices.NewBook(c.NodeOverlays, rules)
-		if !maps.EqualFunc(n.accepted, known.NodeClasses, sameState) || !maps.Equal(learned, g.learned) || !reflect.DeepEqual(n.book, book) {
-			n.accepted, g.learned, n.rules, n.book = maps.Clone(known.NodeClasses), learned, rules, book
-			learned.Correct(known)
-			known.UsePrices(book)
-			n.used = known.NodeClasses
-		}
-	}
-	c.NodeClasses, c.PriceLimits = maps.Clone(n.used), n.book.Limits()
-	return nil
-}
-
-func (g *Gatherer) rules() []prices.Rule {
-	if g.Prices == nil {
-		return nil
-	}
-	return g.Prices()
-}
-
-// sameState reports whether two states of a node class are equal. Catalogs return the same list while nothing changes.
-func sameState(a, b facts.NodeClassState) bool {
-	same := len(a.InstanceTypes) == len(b.InstanceTypes) && (len(a.InstanceTypes) == 0 || &a.InstanceTypes[0] == &b.InstanceTypes[0])
-	a.InstanceTypes, b.InstanceTypes = nil, nil
-	return same && reflect.DeepEqual(a, b)
-}
-
-// Together calls a function that writes several NodeClaims. Readers of the cluster see either all of its writes or none. The function must not read the
-// cluster.
-func (g *Gatherer) Together(write func()) {
-	g.claims.Lock()
-	defer g.claims.Unlock()
-	write()
-}
-
-// learn returns the known capacities, updated with those of the existing machines.
-func (g *Gatherer) learn(ctx context.Context, c *facts.Cluster) capacity.Learned {
-	now := capacity.Learn(c, g.learned)
-	for kind, seen := range now {
-		if before, ok := g.learned[kind]; !ok || before.Allocatable != seen.Allocatable {
-			log.FromContext(ctx).V(1).Info("A machine shows what its kind has for pods", "instanceType", kind.InstanceType, "nodeClass", kind.NodeClass.Name,
-				"image", kind.Image, "memoryBytes", seen.MemoryBytes, "allocatable", seen.Allocatable)
-		}
-	}
-	return now
-}
-
-// NodeClass reads the state of one of the cloud's node classes from the API server. A cached state may be wrong: a class that was just changed is not
-// Ready until Karpenter has reconciled it, and Karpenter deletes NodeClaims that refer to such a class.
-func (g *Gatherer) NodeClass(ctx context.Context, ref v1alpha1.NodeClassReference) (facts.NodeClassState, error) {
-	mapping, err := g.Mapper.RESTMapping(schema.GroupKind{Group: ref.Group, Kind: ref.Kind})
-	if meta.IsNoMatchError(err) {
-		return facts.NodeClassState{Reason: "NodeClassKindUnknown", Message: fmt.Sprintf(
-			"this cluster has no kind %s in group %s: install Karpenter's provider for it, or correct spec.nodeClassRef", ref.Kind, ref.Group)}, nil
+	})
+	if over := (&watchdog.OverrunError{}); errors.As(err, &over) {
+		g.again() // What has changed was read only in part.
 	}
 	if err != nil {
-		return facts.NodeClassState{}, fmt.Errorf("looking up kind %s: %w", ref.Kind, err)
+		return nil, err
 	}
-	class := &unstructured.Unstructured{}
-	class.SetGroupVersionKind(mapping.GroupVersionKind)
-	reading, cancel := context.WithTimeout(ctx, classTimeout)
-	defer cancel()
-	err = g.Live.Get(reading, client.ObjectKey{Name: ref.Name}, class)
-	switch {
-	case apierrors.IsNotFound(err):
-		return facts.NodeClassState{Reason: "NodeClassNotFound", Message: fmt.Sprintf(
-			"%s %q does not exist: create it, or name another in spec.nodeClassRef", ref.Kind, ref.Name)}, nil
-	case apierrors.IsForbidden(err):
-		return facts.NodeClassState{Reason: "NodeClassForbidden", Message: fmt.Sprintf(
-			"the controller may not read %s %q: allow it get on that kind", ref.Kind, ref.Name)}, nil
-	case ctx.Err() != nil:
-		return facts.NodeClassState{}, ctx.Err()
-	case err != nil:
-		// A class that cannot be read, for example because its conversion webhook is down, must not stop the pools of other classes.
-		return facts.NodeClassState{Reason: "NodeClassUnreadable", Message: fmt.Sprintf("%s %q cannot be read: %v", ref.Kind, ref.Name, err)}, nil
+	if g.fresh.any() || g.Clock.Since(g.since) > recent {
+		g.generation++
+		g.since, g.fresh = began, fresh{}
 	}
-	state := facts.NodeClassStateOf(class)
-	state.Learn(g.Catalog.InstanceTypes(ctx, class))
-	return state, nil
+	if g.Metrics != nil {
+		g.Metrics.GatherSeconds.Observe(g.Clock.Since(began).Seconds())
+	}
+	c.Generation, c.Now, c.Refused = g.generation, g.Clock.Now(), g.Ledger.Refused()
+	return c, nil
 }

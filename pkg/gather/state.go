@@ -1,12 +1,7 @@
 package gather
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"maps"
-	"slices"
-	"sync"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -53,65 +48,6 @@ type kept[T any] struct {
 	changes uint64
 }
 
-// update reads what has changed in the caches.
-func (g *Gatherer) update(ctx context.Context) error {
-	s := &g.state
-	updates := []func() (bool, error){
-		func() (bool, error) { return relist(ctx, g, &s.nodePools) },
-		func() (bool, error) { return relist(ctx, g, &s.classes) },
-		func() (bool, error) { return relist(ctx, g, &s.daemonSets) },
-		func() (bool, error) { return relist(ctx, g, &s.namespaces) },
-		func() (bool, error) { return relist(ctx, g, &s.storage) },
-	}
-	if g.NodeOverlays {
-		updates = append(updates, func() (bool, error) { return relist(ctx, g, &s.overlays) })
-	}
-	if g.ImageRollouts {
-		updates = append(updates, func() (bool, error) {
-			differs, err := relist(ctx, g, &s.rollouts)
-			return differs, g.unlessOptional(err)
-		})
-	}
-	differs, errs := make([]bool, len(updates)), make([]error, len(updates))
-	var group sync.WaitGroup
-	for i, update := range updates { // Each is a round trip if it reads from the API server.
-		group.Go(func() { differs[i], errs[i] = update() })
-	}
-	group.Wait()
-	g.fresh.kinds = g.fresh.kinds || slices.Contains(differs, true)
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	unknown, err := s.unknown.update(g.specChanges, func() (map[types.UID][]string, error) { return g.unknownFields(ctx, s.nodePools.is.Items) },
-		func(a, b map[types.UID][]string) bool { return maps.EqualFunc(a, b, slices.Equal) })
-	if err != nil {
-		return err
-	}
-	g.fresh.kinds = g.fresh.kinds || unknown
-	return g.updatePodGroups(ctx)
-}
-
-// relist lists a kind if one of its objects has changed. It reads the counter before it lists, so an object that changes meanwhile is listed again next
-// time.
-func relist[L any, P interface {
-	*L
-	client.ObjectList
-}](ctx context.Context, g *Gatherer, k *kept[L]) (differs bool, err error) {
-	return k.update(func() (uint64, bool) { return g.changes.of(typeOf[L]()) }, func() (L, error) {
-		var list L
-		read := g.Cached.List
-		if g.followed == nil { // It may read from the API server.
-			read = func(ctx context.Context, all client.ObjectList, options ...client.ListOption) error {
-				return List(ctx, g.Cached, all, options...)
-			}
-		}
-		if err := read(ctx, P(&list)); err != nil {
-			return list, fmt.Errorf("listing %T: %w", &list, err)
-		}
-		return list, nil
-	}, func(a, b L) bool { return sameItems(P(&a), P(&b)) })
-}
-
 // update reads the value unless its changes are counted and the number is the same as before. It reports whether the value differs.
 func (k *kept[T]) update(counted func() (uint64, bool), read func() (T, error), same func(a, b T) bool) (differs bool, err error) {
 	now, ok := counted()
@@ -143,15 +79,9 @@ func itemsOf(list client.ObjectList) map[client.ObjectKey]client.Object {
 	return items
 }
 
-// specChanges returns the number of changes of the objects from which unknown fields are read. It returns false if they are not counted.
-func (g *Gatherer) specChanges() (uint64, bool) {
-	var sum uint64
-	for _, key := range []any{typeOf[karpv1.NodePoolList](), nodePool, gpuNodeClass} {
-		n, ok := g.changes.of(key)
-		if !ok {
-			return 0, false
-		}
-		sum += n
-	}
-	return sum, true
+// podGroups are the PodGroups of one API.
+type podGroups struct {
+	all []facts.PodGroup
+	// unreadable reports that the user may not read them.
+	unreadable bool
 }

@@ -1,23 +1,13 @@
 package gather
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"maps"
-	"reflect"
-	"slices"
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
-	"k8s.io/client-go/util/workqueue"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-
-	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
 // A plan that misses a NodeClaim which was just created would launch a second machine for its pods, and an informer shows an object only some time
@@ -159,146 +149,4 @@ func (w *writes) gone(name string, after write, now time.Time) {
 			is.gone, is.remembered = true, now.Add(uncertain)
 		}
 	})
-}
-
-// Writing returns a client whose writes of NodeClaims the Gatherer takes into account immediately.
-func (g *Gatherer) Writing(c client.Client) client.Client { return writer{c, g} }
-
-type writer struct {
-	client.Client
-	gatherer *Gatherer
-}
-
-func (w writer) Create(ctx context.Context, o client.Object, options ...client.CreateOption) error {
-	return w.write(ctx, o, func(ctx context.Context) error { return w.Client.Create(ctx, o, options...) })
-}
-
-func (w writer) Update(ctx context.Context, o client.Object, options ...client.UpdateOption) error {
-	return w.write(ctx, o, func(ctx context.Context) error { return w.Client.Update(ctx, o, options...) })
-}
-
-func (w writer) Patch(ctx context.Context, o client.Object, patch client.Patch, options ...client.PatchOption) error {
-	return w.write(ctx, o, func(ctx context.Context) error { return w.Client.Patch(ctx, o, patch, options...) })
-}
-
-func (w writer) Delete(ctx context.Context, o client.Object, options ...client.DeleteOption) error {
-	return w.bounded(ctx, o, func(ctx context.Context) error {
-		claim, ok := o.(*karpv1.NodeClaim)
-		if !ok {
-			return w.Client.Delete(ctx, o, options...)
-		}
-		w.gatherer.written.begin(claim.Name)
-		err := w.Client.Delete(ctx, o, options...)
-		w.gatherer.written.end(claim.Name, write{uid: claim.UID, version: claim.ResourceVersion, deleted: true}, client.IgnoreNotFound(err), w.gatherer.Clock.Now())
-		return err
-	})
-}
-
-// write calls a function that writes an object and sets it to the result.
-func (w writer) write(ctx context.Context, o client.Object, do func(context.Context) error) error {
-	return w.bounded(ctx, o, func(ctx context.Context) error {
-		claim, ok := o.(*karpv1.NodeClaim)
-		if !ok {
-			return do(ctx)
-		}
-		w.gatherer.written.begin(claim.Name)
-		err := do(ctx)
-		w.gatherer.written.end(claim.Name, write{uid: claim.UID, version: claim.ResourceVersion, claim: claim.DeepCopy()}, err, w.gatherer.Clock.Now())
-		return err
-	})
-}
-
-// bounded bounds how long a write may take.
-func (w writer) bounded(ctx context.Context, o client.Object, do func(context.Context) error) error {
-	return w.gatherer.Watchdog.Write(ctx, reflect.Indirect(reflect.ValueOf(o)).Type().Name(), o, do)
-}
-
-// Status returns a client whose writes of the status are bounded too.
-func (w writer) Status() client.SubResourceWriter { return statusWriter{w.Client.Status(), w} }
-
-type statusWriter struct {
-	client.SubResourceWriter
-	writer writer
-}
-
-func (s statusWriter) Patch(ctx context.Context, o client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
-	return s.writer.bounded(ctx, o, func(ctx context.Context) error { return s.SubResourceWriter.Patch(ctx, o, patch, options...) })
-}
-
-// former lists the NodeClaims that another replica may have written just before this one became the leader.
-func (g *Gatherer) former(ctx context.Context) error {
-	var claims karpv1.NodeClaimList
-	if err := List(ctx, g.Live, &claims, client.HasLabels{v1alpha1.GPUNodeClassLabel}); err != nil {
-		return fmt.Errorf("listing Karve's NodeClaims: %w", err)
-	}
-	for i := range claims.Items {
-		claim := &claims.Items[i]
-		g.written.edit(claim.Name, func(is *write) { *is = write{uid: claim.UID, version: claim.ResourceVersion} })
-	}
-	return nil
-}
-
-const (
-	// claimsAtOnce is how many NodeClaims are read concurrently. A burst creates as many concurrently.
-	claimsAtOnce = 16
-	// listedForOne is up to how many NodeClaims a list may return for each that would be read otherwise. A busy API server takes a quarter of a second for a
-	// request, however small.
-	listedForOne = 20
-)
-
-// unseen returns the NodeClaims whose writes the informer may not show. It reads them from the API server, except those that a write has just returned: with one
-// list if they are many, and otherwise, or if the list does not have them, one by one.
-// A NodeClaim that does not exist is nil.
-func (g *Gatherer) unseen(ctx context.Context) (map[string]*karpv1.NodeClaim, error) {
-	claims, now := map[string]*karpv1.NodeClaim{}, g.Clock.Now()
-	writes := g.written.unseen(g.followed.nodeClaims.now, now)
-	for name, is := range writes {
-		if claim := is.settled(now); claim != nil {
-			claims[name] = claim
-			delete(writes, name)
-		}
-	}
-	if err := g.listUnseen(ctx, writes, claims); err != nil {
-		return nil, err
-	}
-	names := slices.Sorted(maps.Keys(writes))
-	read, errs := make([]*karpv1.NodeClaim, len(names)), make([]error, len(names))
-	workqueue.ParallelizeUntil(ctx, claimsAtOnce, len(names), func(i int) {
-		claim := &karpv1.NodeClaim{}
-		err := g.Live.Get(ctx, client.ObjectKey{Name: names[i]}, claim)
-		switch {
-		case apierrors.IsNotFound(err):
-			g.written.gone(names[i], writes[names[i]], g.Clock.Now())
-		case err != nil:
-			errs[i] = fmt.Errorf("reading NodeClaim %s: %w", names[i], err)
-		default:
-			read[i] = claim
-		}
-	})
-	if err := errors.Join(errors.Join(errs...), ctx.Err()); err != nil { // If the context ended, not all were read.
-		return nil, err
-	}
-	for i, name := range names {
-		claims[name] = read[i]
-	}
-	return claims, nil
-}
-
-// listUnseen moves NodeClaims from writes to claims with one list, if that returns few others.
-func (g *Gatherer) listUnseen(ctx context.Context, writes map[string]write, claims map[string]*karpv1.NodeClaim) error {
-	if len(writes) < 2 || len(g.followed.nodeClaims.store.ListKeys())+len(writes) > listedForOne*len(writes) {
-		return nil
-	}
-	var all karpv1.NodeClaimList
-	if err := List(ctx, g.Live, &all, client.HasLabels{v1alpha1.GPUNodeClassLabel}); err != nil {
-		return fmt.Errorf("listing Karve's NodeClaims: %w", err)
-	}
-	for i := range all.Items {
-		claim := &all.Items[i]
-		if _, unseen := writes[claim.Name]; unseen {
-			claims[claim.Name] = claim
-			delete(writes, claim.Name)
-		}
-	}
-	return nil
 }
