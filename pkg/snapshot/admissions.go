@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -145,16 +144,6 @@ func (a *admissions) admitOn(found *admission, of *shape, pool *Pool, offering i
 	}
 }
 
-// leavesBefore reports whether machines of the offering leave before a time.
-func (o *Offering) leavesBefore(end time.Time) bool {
-	return o.reservation != nil && !o.reservation.Leaves.IsZero() && o.reservation.Leaves.Before(end)
-}
-
-// isMeant reports whether the user probably means the pool: it serves the resource, and the pod tolerates its taints.
-func (p *Pool) isMeant(demand *records.Demand, gpu corev1.ResourceName) bool {
-	return p.Class != nil && p.Serves(gpu) && demand.Untolerated(p.NodePool.Spec.Template.Spec.Taints, facts.KeepsPodsAway) == nil
-}
-
 // refusedBy records why a pool does not admit the pods.
 func (a *admission) refusedBy(pool *Pool, why string) {
 	a.whyNot = append(a.whyNot, why)
@@ -175,17 +164,6 @@ func (a *admission) instanceMemory(s *shape) int64 {
 		}
 	}
 	return most
-}
-
-// refusesReplicas reports whether the pool's machines refuse pods with the demand because of the number of their replicas.
-func (p *Pool) refusesReplicas(demand *records.Demand, gpu corev1.ResourceName) bool {
-	return p.RefusesReplicas(facts.GPURequest{Replicas: facts.ReplicasIn(demand.Requests, gpu), MostInOne: facts.MostInOne(demand.Pod, gpu)})
-}
-
-// RefusesReplicas reports whether the pool's machines refuse a request because of the number of its replicas.
-func (p *Pool) RefusesReplicas(asks facts.GPURequest) bool {
-	sharing := &p.Class.Spec.Sharing
-	return sharing.RefusesAboveOne() && sharing.RefusedReplicas(asks.MostInOne, asks.Replicas) > 1
 }
 
 // fits reports whether a GPU can satisfy a claim, given the reason why it cannot, or "". It records the reason.

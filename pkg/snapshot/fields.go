@@ -12,20 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/schedule"
 	"karve.sh/karve/pkg/snapshot/facts"
 )
-
-// FieldReport describes a field of a NodePool or GPUNodeClass that has no effect, or a different effect than in Karpenter. Nodes are still launched.
-// Settings that must prevent launches are a [Problem].
-type FieldReport struct {
-	// Path is the path of the field, such as spec.disruption.consolidationPolicy.
-	Path string
-	// Reason and Message are for the condition FieldsHonored. The message names the field and says what to do instead.
-	Reason, Message string
-}
 
 // Reasons of the condition FieldsHonored.
 const (
@@ -97,15 +86,6 @@ func (p *Pool) unhonoredDisruption() []FieldReport {
 	return reports
 }
 
-var (
-	// ownAnnotations and ownLabels are the keys that Karve sets on NodeClaims. Values in the template have no effect.
-	ownAnnotations = []string{
-		nodecontract.ResourceAnnotation, nodecontract.GPUsAnnotation, nodecontract.ReplicasPerGPUAnnotation, nodecontract.MPSAnnotation, nodecontract.MIGAnnotation, nodecontract.SlotsAnnotation, nodecontract.BackendAnnotation, v1alpha1.PriceAnnotation, v1alpha1.ListPriceAnnotation, karpv1.NodePoolHashAnnotationKey,
-		karpv1.NodePoolHashVersionAnnotationKey,
-	}
-	ownLabels = []string{v1alpha1.GPUNodeClassLabel, karpv1.NodePoolLabelKey}
-)
-
 func (p *Pool) overwrittenKeys() []FieldReport {
 	var reports []FieldReport
 	report := func(path, key string) {
@@ -165,12 +145,4 @@ func (t *template) problem(np *karpv1.NodePool) (reason, message string) {
 		}
 	}
 	return "", ""
-}
-
-// capacityTypes returns the capacity types that the requirements name, or nil if they name none.
-func (t *template) capacityTypes() []string {
-	if req, ok := t.requirements[karpv1.CapacityTypeLabelKey]; ok && req.Operator() == corev1.NodeSelectorOpIn {
-		return req.Values()
-	}
-	return nil
 }

@@ -1,7 +1,6 @@
 package snapshot
 
 import (
-	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -33,14 +32,6 @@ func (o *Offering) gpuSet(p *Pool) records.GPUSet {
 	}
 	return records.GPUSetOf(records.FreshGPUs(records.Divide(o.Share.MIG, o.Type.GPU.Count, o.ReplicasPerGPU, o.Type.GPU.UsableMiB())))
 }
-
-// states reports whether the agent's choice of GPUs matters to a shape: it states device memory, other than in a claim or as slots.
-func (s *shape) states() bool {
-	return s.gpuMemory > 0 && s.gpu != "" && s.claim == nil && !facts.IsSlot(s.gpu)
-}
-
-// replicas returns the number of replicas that pods of the shape request.
-func (s *shape) replicas() int64 { return facts.ReplicasIn(s.demand.Requests, s.gpu) }
 
 // deepen adds the offerings at the depths that the shapes need. An offering at its own number of replicas is there already, and suffices for pods with one
 // replica.
@@ -144,9 +135,6 @@ func (r *room) holds(s *shape) bool {
 	return r.depth == 0 || !s.states() || s.gpuMemory <= r.gpus.Memory(r.depth)
 }
 
-// Anywhere reports whether the agent chooses the GPUs of the pods of a launch.
-func (o *Offering) Anywhere() bool { return o.depth > 0 || o.instances != nil }
-
 // AnyGPU reports whether the agent chooses the GPUs of the pods that are planned on a node.
 func (v *View) AnyGPU(node int) bool {
 	return v.rooms[node].depth > 0 || v.rooms[node].instances != nil
@@ -160,5 +148,3 @@ func (v *View) Shallow(class, node int) (statedBytes int64, shallow bool) {
 	r := &v.rooms[node]
 	return r.gpus.Memory(r.depth), true
 }
-
-func depthChoice(depth int64) string { return fmt.Sprintf("at most %d pods for each GPU", depth) }

@@ -15,15 +15,6 @@ import (
 	"karve.sh/karve/pkg/snapshot/records"
 )
 
-// Reserve is headroom of one kind. Its class has placeholder pods, whose names show where the headroom comes from.
-type Reserve struct {
-	// Pool is the index of the pool to which the headroom is assigned. If several pools could serve it, it is the one with the highest weight.
-	Pool  int
-	Class planner.Class
-	// waiting is the class from which the headroom was made. It is nil for headroom that is a number of replicas.
-	waiting *waitingClass
-}
-
 // lowest is the priority of headroom.
 const lowest = math.MinInt32
 

@@ -4,16 +4,13 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
-	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot/facts"
-	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // The scheduler tries the node in status.nominatedNodeName first, and reserves room there against pods of the same or a lower priority. So pods get the
@@ -159,45 +156,4 @@ func (v *View) Withdrawn(plan planner.Plan) []Nomination {
 		nominations = append(nominations, Nomination{pod, ""})
 	}
 	return nominations
-}
-
-// nominating decides whether pods that are nominated for a node still need a plan. If other pods have to end first, the nomination is the scheduler's,
-// for preemption, and the pod needs no other machine.
-type nominating struct {
-	cluster *facts.Cluster
-	index   *facts.Index
-	// machines has the machines by the names of their Nodes.
-	machines func() map[string]*records.Machine
-}
-
-func newNominating(c *facts.Cluster, machines []records.Machine) *nominating {
-	return &nominating{c, c.Indexed(), sync.OnceValue(func() map[string]*records.Machine {
-		named := make(map[string]*records.Machine, len(machines))
-		for i := range machines {
-			if m := &machines[i]; m.Node != nil {
-				named[m.Node.Name] = m
-			}
-		}
-		return named
-	})}
-}
-
-func (n *nominating) waits(pod *corev1.Pod) bool {
-	node := pod.Status.NominatedNodeName
-	if node == "" || !n.free(node) {
-		return karpenter.IsProvisionable(pod)
-	}
-	free := *pod // The nominated node is Karve's or gone.
-	free.Status.NominatedNodeName = ""
-	return karpenter.IsProvisionable(&free)
-}
-
-// free reports whether pods that are nominated for a node need a plan, because the node does not exist, or is Karve's and no pod has to end there first.
-func (n *nominating) free(node string) bool {
-	if n.index.Site(node) == nil {
-		return true
-	}
-	m := n.machines()[node]
-	return m != nil && (m.Leaving() || m.Broken(n.cluster.Now, n.cluster.ReplicasTimeout) ||
-		!slices.ContainsFunc(m.Pods, func(pod *corev1.Pod) bool { return !pod.DeletionTimestamp.IsZero() && facts.IsWorkload(pod) }))
 }

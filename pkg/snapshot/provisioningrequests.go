@@ -23,24 +23,6 @@ const (
 	Booked = 10 * time.Minute
 )
 
-// Requested is a ProvisioningRequest that is not over. Pods that do not exist stand for those that it asks for, so that a plan launches machines for them and
-// keeps machines on which they have room.
-type Requested struct {
-	*provreq.Request
-	// Wants is the number of pods that it asks for. Taken is the number of those that exist, and take the room of the others.
-	Wants, Taken int64
-	// Pods are the names of the pods that stand for the rest. There are none if a PodTemplate is missing or requests no shared GPU, if the time of the request or of
-	// the booking is over, or if there are too many for one plan.
-	Pods []string
-	// NoGPU is the name of a PodTemplate that requests no shared GPU. It is "" if all do.
-	NoGPU string
-	// Later reports that the requests before it have so many pods that one plan has no room for more.
-	Later bool
-	// classes are the indices of its classes, and launchable the offerings that admit them.
-	classes    []int
-	launchable [][]int
-}
-
 // requested returns the classes of the pods that stand for ProvisioningRequests, and sets v.Requested.
 func (v *View) requested(c *facts.Cluster, shapes *shapes, storage *records.Storage) []*waitingClass {
 	v.Requested = nil

@@ -71,23 +71,6 @@ func (g *grouping) queueKey(pod *corev1.Pod, s *shape) string {
 	return pod.Namespace + "/" + s.turn
 }
 
-func (s *shape) hasTerms() bool {
-	return s.load > 0 || slices.ContainsFunc(s.selectors(), func(selector string) bool { return claims.Work(selector) > 0 })
-}
-
-func (s *shape) selectors() []string {
-	if s.claim == nil {
-		return nil
-	}
-	return s.claim.Selectors
-}
-
-func (s *shape) see(seen map[string]bool) {
-	for _, selector := range s.selectors() {
-		seen[selector] = true
-	}
-}
-
 // fairShare splits pods into those to plan for now and those that wait for the next round. It takes whole classes and groups in the order of the queue. New
 // classes come after those that are already waiting. Among equals, the higher priority comes first, then the class that has waited longest. Namespaces
 // also take turns, so a namespace with thousands of classes does not delay the others. Pods without terms, and pods that are moving, with their groups, are always

@@ -184,3 +184,37 @@ func (r *room) has(q quota, limits *records.Attachable, storage *records.Storage
 	}
 	return 0, r.use.Ports[q.port] || slices.ContainsFunc(r.daemons, func(d *records.Demand) bool { return slices.Contains(facts.HostPorts(d.Pod), q.port) })
 }
+
+// mixes reports whether an offering or a room has instances of several resources.
+func (v *View) mixes(rooms []room) bool {
+	return slices.ContainsFunc(v.Offerings, func(o *Offering) bool { return o.instances != nil }) ||
+		slices.ContainsFunc(rooms, func(r room) bool { return r.instances != nil })
+}
+
+// instancesLeft returns what is left of a resource of instances on a machine of the offering.
+func (o *Offering) instancesLeft(name corev1.ResourceName) int64 {
+	if o.instances == nil {
+		if name == o.Resource() {
+			return planner.Unlimited
+		}
+		return 0
+	}
+	has, _ := records.OfferOf(o.instances, name)
+	return has.Replicas - records.ResourceOf(o.daemons, name)
+}
+
+// instancesLeft returns what is left of a resource of instances on the node.
+func (r *room) instancesLeft(name corev1.ResourceName) int64 {
+	if r.instances == nil {
+		if name == r.gpu {
+			return planner.Unlimited
+		}
+		return 0
+	}
+	has := r.extended(name)
+	if o, ok := records.OfferOf(r.instances, name); ok && r.starting && r.machine.AwaitsInstances() {
+		has = max(has, o.Replicas)
+	}
+	toCome := max(0, records.ResourceOf(r.daemons, name)-r.use.Daemons.Amounts[name])
+	return has - r.use.All.Amounts[name] - toCome
+}

@@ -252,3 +252,15 @@ func (r *room) expectLabels(m *records.Machine, daemons []records.Demand) {
 }
 
 func (r *room) shown() nodelabels.Labels { return nodelabels.Labels{Known: r.labels, Doubts: r.doubts} }
+
+// resources returns the GPU resources of the room. Slots have one name for all sizes.
+func (r *room) resources() []corev1.ResourceName {
+	if r.instances == nil {
+		return []corev1.ResourceName{r.gpu}
+	}
+	var names []corev1.ResourceName
+	for _, o := range r.instances {
+		names = append(names, corev1.ResourceName(o.Resource))
+	}
+	return names
+}

@@ -15,6 +15,7 @@ import (
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/nodecontract/mig"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/records"
@@ -203,4 +204,39 @@ func written(pod *corev1.Pod, value any) string {
 		return facts.PodName(pod) // As in Content.
 	}
 	return string(b)
+}
+
+// states reports whether the agent's choice of GPUs matters to a shape: it states device memory, other than in a claim or as slots.
+func (s *shape) states() bool {
+	return s.gpuMemory > 0 && s.gpu != "" && s.claim == nil && !facts.IsSlot(s.gpu)
+}
+
+// replicas returns the number of replicas that pods of the shape request.
+func (s *shape) replicas() int64 { return facts.ReplicasIn(s.demand.Requests, s.gpu) }
+
+// holdsOn reports whether a replica of each resource that a shape requests has the device memory that it states.
+func (s *shape) holdsOn(offers []mig.Offer) bool {
+	for name := range s.demand.Requests {
+		if o, ok := records.OfferOf(offers, name); ok && o.MemoryMiB > 0 && s.gpuMemory > records.ReplicaMiB(o)*facts.BytesPerMiB {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *shape) hasTerms() bool {
+	return s.load > 0 || slices.ContainsFunc(s.selectors(), func(selector string) bool { return claims.Work(selector) > 0 })
+}
+
+func (s *shape) selectors() []string {
+	if s.claim == nil {
+		return nil
+	}
+	return s.claim.Selectors
+}
+
+func (s *shape) see(seen map[string]bool) {
+	for _, selector := range s.selectors() {
+		seen[selector] = true
+	}
 }

@@ -16,41 +16,6 @@ import (
 	"karve.sh/karve/pkg/snapshot/records"
 )
 
-// waitingClass is a set of pods to plan for that the scheduler treats alike.
-type waitingClass struct {
-	*shape
-	pods []*corev1.Pod
-	// volumes are what the pods' volumes require of a node. It is nil if they have none.
-	volumes *records.Volumes
-	// expendable reports that the pods are pending, and that no machine is launched for them because of their priority.
-	expendable bool
-	// found has the indices of the selections that match the pods.
-	found []int
-	// group is the group of the pods, or nil if they are planned for alone. alone reports that they are placed one by one, and share only the group's topology.
-	group *group
-	alone bool
-	// request is the ProvisioningRequest for which the pods stand. It is nil if the pods exist.
-	request *Requested
-}
-
-// moving holds the running pods that will soon be pending, because their machine is leaving. Their replacements have other names. To avoid counting a pod
-// twice, a pod that is being deleted is not moving, unless its owner replaces it only after it is gone.
-type moving map[*corev1.Pod]bool
-
-// movingOf returns the moving pods of machines that are leaving and for which goes returns true.
-func movingOf(machines []records.Machine, goes func(*records.Machine) bool) moving {
-	m := moving{}
-	for i := range machines {
-		if !machines[i].Leaving() || !goes(&machines[i]) {
-			continue
-		}
-		for _, pod := range machines[i].Moving() {
-			m[pod] = true
-		}
-	}
-	return m
-}
-
 // waitingClasses returns the classes of the pods that are pending for a GPU resource or in moving, in a stable order. later has the pods that must wait for
 // their turn. starts reports whether a machine is starting.
 func waitingClasses(c *facts.Cluster, shapes *shapes, storage *records.Storage, groups *grouping, moving moving, starts bool) (planned []*waitingClass, later []*corev1.Pod) {
@@ -105,14 +70,6 @@ type classKey struct {
 	found, volumes string
 	expendable     bool
 	member         groupKey
-}
-
-// asInt returns 1 for true, so that false comes first.
-func asInt(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 func classKeyOf(s *shape, found []int, v *records.Volumes) classKey {

@@ -51,18 +51,6 @@ func (v *View) AdmitsOn(node int, pod *corev1.Pod) error {
 	return nil
 }
 
-// resources returns the GPU resources of the room. Slots have one name for all sizes.
-func (r *room) resources() []corev1.ResourceName {
-	if r.instances == nil {
-		return []corev1.ResourceName{r.gpu}
-	}
-	var names []corev1.ResourceName
-	for _, o := range r.instances {
-		names = append(names, corev1.ResourceName(o.Resource))
-	}
-	return names
-}
-
 // topologyKeys returns the labels that a node needs for the topology spread constraints and pod affinity that a pod requires.
 func topologyKeys(pod *corev1.Pod) []string {
 	var keys []string
@@ -83,3 +71,21 @@ func topologyKeys(pod *corev1.Pod) []string {
 type NoTopologyError struct{ Key string }
 
 func (e NoTopologyError) Error() string { return "there is no label " + e.Key }
+
+// Admits returns why none of the offerings of a pool admits a pod by its resource, taints, labels and volumes. It returns nil if one does, whether or
+// not it is large enough. If a change of the pod could help, the error is an [OtherResourceError] or a [NotAdmittedError].
+func (v *View) Admits(pool *Pool, pod *corev1.Pod) error {
+	demand := records.DemandOf(pod)
+	gpu, _ := facts.GPUResource(pod)
+	if volumes := records.StorageOf(v.cluster).Of(pod); volumes != nil && volumes.Problem == "" {
+		demand.Places = volumes.Places
+	}
+	_, err := pool.admitting(&demand, gpu)
+	return err
+}
+
+// StockPool returns the name of the first of Karpenter's own NodePools that could serve a pod, or "" if there is none.
+func (v *View) StockPool(pod *corev1.Pod) string {
+	gpu, _ := facts.GPUResource(pod)
+	return stockServing(func() []stockPool { return stockPoolsOf(v.cluster) }, facts.WithinBounds(pod), gpu, claims.Of(pod))
+}
