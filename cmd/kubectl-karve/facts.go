@@ -191,9 +191,9 @@ func (r *factReader) own(ctx context.Context, namespace string) {
 			in.Prometheus = found[0].namespace
 		}
 	}
-	var wanted []doctor.Lacking
+	var wanted []doctor.UserRight
 	var rights []doctor.Right
-	for _, w := range doctor.Wanted(in) {
+	for _, w := range doctor.UserRights(in) {
 		if r.servesResource(w.Right) && slices.ContainsFunc(w.With, r.needs) && (w.Resource != "services/proxy" || in.Prometheus != "") {
 			wanted, rights = append(wanted, w), append(rights, w.Right)
 		}

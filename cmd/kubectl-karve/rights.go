@@ -78,12 +78,12 @@ func (c connection) checkRights(ctx context.Context, verb string, in doctor.Name
 			switch {
 			case err != nil || allowed[i]:
 			case n.Without == "":
-				missing = append(missing, n.May())
+				missing = append(missing, n.String())
 			default:
 				if without[n.Without] == nil {
 					does = append(does, n.Without)
 				}
-				without[n.Without] = append(without[n.Without], n.May())
+				without[n.Without] = append(without[n.Without], n.String())
 			}
 		}
 		for _, d := range does {

@@ -12,33 +12,6 @@ import (
 	"karve.sh/karve/pkg/words"
 )
 
-// VisibleDevices is the environment variable with which a container names its GPUs to NVIDIA's container runtime.
-const VisibleDevices = "NVIDIA_VISIBLE_DEVICES"
-
-// Visible is a container that names its GPUs to the container runtime itself.
-type Visible struct {
-	// Pod is the namespace and name of its pod.
-	Pod, Container, Node, Value string
-}
-
-// VisibleOf returns the containers of a pod that name GPUs to the container runtime. Values from ConfigMaps and from images are not known.
-func VisibleOf(pod *corev1.Pod) []Visible {
-	var all []Visible
-	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range containers {
-			if c := containers[i].SecurityContext; c != nil && c.Privileged != nil && *c.Privileged {
-				continue // It has all devices of the node anyway.
-			}
-			for _, e := range containers[i].Env {
-				if e.Name == VisibleDevices && !slices.Contains([]string{"", "none", "void"}, e.Value) {
-					all = append(all, Visible{pod.Namespace + "/" + pod.Name, containers[i].Name, pod.Spec.NodeName, e.Value})
-				}
-			}
-		}
-	}
-	return all
-}
-
 // fixAccess says how to configure the runtime.
 const fixAccess = "set accept-nvidia-visible-devices-envvar-when-unprivileged = false and accept-nvidia-visible-devices-as-volume-mounts = true: docs/node.md#which-gpus-a-container-can-reach"
 

@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -220,25 +219,5 @@ func resourceUnserved(f *Facts) []Finding {
 		namespace, name, _ := strings.Cut(pods[why][0], "/")
 		all = append(all, Finding{Warning, "Pod " + words.Named(pods[why], 1), why, command("kubectl karve explain pod/%s -n %s", name, namespace)})
 	}
-	return all
-}
-
-// pools returns Karve's NodePools. They are computed once.
-func (f *Facts) pools() []snapshot.Pool {
-	if f.nodePools == nil && f.Cluster != nil {
-		f.nodePools = snapshot.Pools(f.Cluster)
-	}
-	return f.nodePools
-}
-
-func (f *Facts) classes() []*v1alpha1.GPUNodeClass {
-	if f.Cluster == nil {
-		return nil
-	}
-	var all []*v1alpha1.GPUNodeClass
-	for i := range f.Cluster.GPUNodeClasses {
-		all = append(all, &f.Cluster.GPUNodeClasses[i])
-	}
-	slices.SortFunc(all, func(a, b *v1alpha1.GPUNodeClass) int { return cmp.Compare(a.Name, b.Name) })
 	return all
 }

@@ -319,9 +319,9 @@ func TestTheWorstComesFirst(t *testing.T) {
 
 func TestRightsOfRules(t *testing.T) {
 	t.Parallel()
-	got := Rights("checks", []rbacv1.PolicyRule{{APIGroups: []string{"", "apps"}, Resources: []string{"pods"}, Verbs: []string{"get", "list"}}})
+	got := rightsOf(&rbacv1.PolicyRule{APIGroups: []string{"", "apps"}, Resources: []string{"pods"}, Verbs: []string{"get", "list"}}, "checks")
 	want := []Right{{"", "pods", "get", "checks", ""}, {"", "pods", "list", "checks", ""}, {"apps", "pods", "get", "checks", ""}, {"apps", "pods", "list", "checks", ""}}
-	if !slices.Equal(got, want) || got[3].String() != "list pods.apps in namespace checks" {
+	if !slices.Equal(got, want) || got[3].String() != "list pods.apps in the namespace checks" {
 		t.Errorf("%v, want %v", got, want)
 	}
 }

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -53,7 +54,7 @@ func controllerStopped(f *Facts) []Finding {
 	}
 	logs := command("kubectl -n %s get lease %s -o yaml", f.Leader.Namespace, leader.Name)
 	if len(f.Controllers) == 1 {
-		p := &f.Controllers[0]
+		p := f.Controllers[0]
 		logs = command("kubectl -n %s describe deployment %s; kubectl -n %s logs deployment/%s", p.Namespace, p.Name, p.Namespace, p.Name)
 	}
 	return []Finding{{Error, "Lease " + f.Leader.Namespace + "/" + leader.Name, text, logs}}
@@ -67,8 +68,8 @@ func controllerMissing(f *Facts) []Finding {
 		return []Finding{{Error, "controller", "no Deployment of Karve's controller was found", f.helm("upgrade --install karve charts/karve") + " --create-namespace: see docs/install.md"}}
 	case len(f.Controllers) > 1:
 		var names []string
-		for i := range f.Controllers {
-			names = append(names, f.Controllers[i].String())
+		for _, p := range f.Controllers {
+			names = append(names, p.String())
 		}
 		return []Finding{{Error, "controller", fmt.Sprintf("there are %d installations, which launch and delete the same nodes: %s", len(names), strings.Join(names, ", ")), "helm uninstall all but one"}}
 	}
@@ -77,8 +78,8 @@ func controllerMissing(f *Facts) []Finding {
 
 func controllerNotReady(f *Facts) []Finding {
 	var all []Finding
-	for i := range f.Controllers {
-		if p := &f.Controllers[i]; p.Ready == 0 {
+	for _, p := range f.Controllers {
+		if p.Ready == 0 {
 			all = append(all, Finding{
 				Error, p.String(), fmt.Sprintf("none of its %d pods is ready, so nothing is launched and no node is deleted", p.Wanted),
 				command("kubectl -n %s describe deployment %s; kubectl -n %s logs deployment/%s", p.Namespace, p.Name, p.Namespace, p.Name),
@@ -107,19 +108,18 @@ func karpenterMissing(f *Facts) []Finding {
 	if len(f.Karpenters) == 0 {
 		return []Finding{{Warning, "Karpenter", "no Deployment with the label app.kubernetes.io/name=karpenter was found: without Karpenter no machine is launched", "install Karpenter, or give its Deployment that label"}}
 	}
-	for i := range f.Karpenters {
-		if f.Karpenters[i].Ready > 0 {
+	for _, p := range f.Karpenters {
+		if p.Ready > 0 {
 			return nil
 		}
 	}
-	p := &f.Karpenters[0]
+	p := f.Karpenters[0]
 	return []Finding{{Error, p.String(), "none of its pods is ready, so no machine is launched", command("kubectl -n %s describe deployment %s", p.Namespace, p.Name)}}
 }
 
 func karpenterUntested(f *Facts) []Finding {
 	var all []Finding
-	for i := range f.Karpenters {
-		p := &f.Karpenters[i]
+	for _, p := range f.Karpenters {
 		if n, ok := minorVersion(p.Version); p.Version != "" && (!ok || n < version.OldestKarpenter || n > version.NewestKarpenter) {
 			all = append(all, Finding{
 				Warning, p.String(), fmt.Sprintf("version %s of Karpenter was not tested with this release of Karve", p.Version),
@@ -132,8 +132,8 @@ func karpenterUntested(f *Facts) []Finding {
 
 func cliSkew(f *Facts) []Finding {
 	var all []Finding
-	for i := range f.Controllers {
-		if p := &f.Controllers[i]; isSkewed(f.CLI, p.Version) {
+	for _, p := range f.Controllers {
+		if isSkewed(f.CLI, p.Version) {
 			all = append(all, Finding{Warning, "kubectl-karve", fmt.Sprintf("its version is %s, and that of %s is %s: its plans and explanations may differ from the controller's", f.CLI, p, p.Version), "install kubectl-karve " + p.Version})
 		}
 	}
@@ -142,9 +142,9 @@ func cliSkew(f *Facts) []Finding {
 
 func agentSkew(f *Facts) []Finding {
 	var all []Finding
-	for i := range f.Controllers {
-		for j := range f.Agents {
-			if c, a := &f.Controllers[i], &f.Agents[j]; isSkewed(a.Version, c.Version) {
+	for _, c := range f.Controllers {
+		for _, a := range f.Agents {
+			if isSkewed(a.Version, c.Version) {
 				all = append(all, Finding{Warning, a.String(), fmt.Sprintf("its version is %s, and that of %s is %s", a.Version, c, c.Version), f.helm("upgrade karve charts/karve") + ", with the same tag for both images"})
 			}
 		}
@@ -155,39 +155,6 @@ func agentSkew(f *Facts) []Finding {
 // isSkewed reports whether two versions are known and differ.
 func isSkewed(a, b string) bool {
 	return a != "" && b != "" && strings.TrimPrefix(a, "v") != strings.TrimPrefix(b, "v")
-}
-
-func crdsMissing(f *Facts) []Finding {
-	if f.CRDs == nil {
-		return nil
-	}
-	var all []Finding
-	for _, name := range slices.Sorted(maps.Keys(NeededKinds)) {
-		fix := f.helm("upgrade --install karve-crd charts/karve-crd")
-		if strings.HasSuffix(name, ".karpenter.sh") {
-			fix = "helm upgrade --install karpenter-crd, as Karpenter's guide says"
-		}
-		switch crd, ok := f.CRDs[name]; {
-		case !ok:
-			all = append(all, Finding{Error, "CustomResourceDefinition " + name, "is not installed", fix})
-		case !slices.Contains(crd.Served, NeededKinds[name].Version):
-			all = append(all, Finding{Error, "CustomResourceDefinition " + name, "does not serve version " + NeededKinds[name].Version, fix})
-		}
-	}
-	return all
-}
-
-func crdsDiffer(f *Facts) []Finding {
-	var all []Finding
-	for _, name := range slices.Sorted(maps.Keys(f.CRDs)) {
-		if f.CRDs[name].Differs {
-			all = append(all, Finding{
-				Warning, "CustomResourceDefinition " + name, "its fields differ from those of this version: Helm does not upgrade CRDs with a chart, so fields may be missing",
-				f.helm("upgrade --install karve-crd charts/karve-crd") + ", of the controller's version",
-			})
-		}
-	}
-	return all
 }
 
 const maxRights = 5
@@ -214,7 +181,7 @@ func settingsDiffer(f *Facts) []Finding {
 	if len(f.Controllers) != 1 || len(f.Karpenters) != 1 {
 		return nil
 	}
-	ours, theirs := &f.Controllers[0], &f.Karpenters[0]
+	ours, theirs := f.Controllers[0], f.Karpenters[0]
 	var all []Finding
 	for _, s := range sameSettings {
 		value, set := ours.Flags[s.flag]
@@ -265,8 +232,7 @@ func pricesUnused(f *Facts) []Finding {
 // nodeRepair warns about Karpenter's feature gate that deletes unhealthy nodes before their pods have room elsewhere.
 func nodeRepair(f *Facts) []Finding {
 	var all []Finding
-	for i := range f.Karpenters {
-		p := &f.Karpenters[i]
+	for _, p := range f.Karpenters {
 		n, known := minorVersion(p.Version)
 		legacy, _ := strconv.ParseBool(p.Env["LEGACY_NODE_REPAIR"]) // It is unset, or Karpenter does not start with it.
 		repairsAll := known && n < repairsItsOwn || legacy || p.Flags["legacy-node-repair"] == "true"
@@ -287,8 +253,7 @@ func claimsPlanned(f *Facts) []Finding {
 		return nil
 	}
 	var all []Finding
-	for i := range f.Karpenters {
-		p := &f.Karpenters[i]
+	for _, p := range f.Karpenters {
 		if ignores, err := strconv.ParseBool(p.Env["IGNORE_DRA_REQUESTS"]); err == nil && !ignores {
 			all = append(all, Finding{
 				Warning, p.String(), "IGNORE_DRA_REQUESTS is false: for a pod that waits for the node on which its ResourceClaim is allocated, it may launch a machine on which the pod cannot run",
@@ -312,4 +277,34 @@ func metricsUnread(f *Facts) []Finding {
 		all = append(all, Finding{Warning, "PodMonitor", "the Prometheus Operator is installed, but does not scrape the agents", f.helm("upgrade karve charts/karve --reuse-values --set node.podMonitor.enabled=true")})
 	}
 	return all
+}
+
+// rightsLacking reports the rights that the user lacks: those that the chart's ClusterRole has, and others.
+func rightsLacking(f *Facts) (findings []Finding) {
+	for _, apart := range []bool{false, true} {
+		by, last := map[string][]string{}, map[string]string{}
+		for _, l := range f.Lacking {
+			if l.Apart != apart {
+				continue
+			}
+			verbs, may := strings.Join(l.Verbs, ", "), l.String()
+			if last[verbs] == l.Verb {
+				may = strings.TrimPrefix(may, l.Verb+" ")
+			}
+			by[verbs], last[verbs] = append(by[verbs], may), l.Verb
+		}
+		if len(by) == 0 {
+			continue
+		}
+		var parts []string
+		for _, verbs := range slices.SortedFunc(maps.Keys(by), func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) }) {
+			parts = append(parts, fmt.Sprintf("%s (%s)", strings.Join(by[verbs], ", "), verbs))
+		}
+		fix := "kubectl create clusterrolebinding karve-viewers --clusterrole=karve-viewer --user=YOU, as an administrator: docs/cli.md#permissions"
+		if apart {
+			fix = "let an administrator bind you to a role with them, if you need these verbs: docs/cli.md#permissions"
+		}
+		findings = append(findings, Finding{Unknown, "your permissions", "you may not " + strings.Join(parts, "; "), fix})
+	}
+	return findings
 }

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -52,4 +53,22 @@ func Released(version string) string {
 		return ""
 	}
 	return version
+}
+
+// Program is a Deployment or DaemonSet.
+type Program struct {
+	Kind, Namespace, Name string
+	// Version is the tag of the image, or "" if the image has none.
+	Version string
+	// Wanted and Ready are numbers of pods.
+	Wanted, Ready int32
+	// Flags are the values of the program's flags. Env is its environment.
+	Flags, Env map[string]string
+}
+
+func (p Program) String() string { return p.Kind + " " + p.Namespace + "/" + p.Name }
+
+// sets reports whether the feature gates of a Karpenter have this setting, such as NodeRepair=true.
+func (p Program) sets(gate string) bool {
+	return slices.Contains(strings.Split(strings.ReplaceAll(p.Env["FEATURE_GATES"], " ", ""), ","), gate)
 }

@@ -35,8 +35,7 @@ func reservationsOff(f *Facts) []Finding {
 	}
 	ref := classes[0].Spec.NodeClassRef
 	var all []Finding
-	for i := range f.Karpenters {
-		p := &f.Karpenters[i]
+	for _, p := range f.Karpenters {
 		if p.sets("ReservedCapacity=false") {
 			all = append(all, Finding{
 				Warning, p.String(), fmt.Sprintf("its feature gate ReservedCapacity is off, so nothing is launched into the reservations that %s %s selects", ref.Kind, ref.Name),

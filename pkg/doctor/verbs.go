@@ -3,7 +3,6 @@ package doctor
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -27,93 +26,102 @@ type Need struct {
 	Checked bool
 }
 
-// VerbNeeds are the rights that some verbs need, as they are typed.
-type VerbNeeds struct {
-	Verbs []string
-	Needs []Need
+// verbNeeds are the rights that some verbs need, as they are typed.
+type verbNeeds struct {
+	verbs []string
+	needs []Need
 }
 
 // Namespaces are the namespaces of rights.
 type Namespaces struct{ Controller, Agents, Prometheus string }
 
-const (
-	inAll      = ""
-	noPeople   = "it says that none of them counts"
-	noTopUse   = "it shows no use of GPUs"
-	skipsCheck = "it skips the check"
-)
+const inAll = ""
 
 func right(verb, resource, namespace string) Need {
 	name, group, _ := strings.Cut(resource, ".")
 	return Need{Right: Right{Group: group, Resource: name, Verb: verb, Namespace: namespace}}
 }
 
-// list returns the rights to list resources in all namespaces.
-func list(resources ...string) (all []Need) {
+// listing returns the rights to list resources in all namespaces.
+func listing(resources ...string) (all []Need) {
 	for _, r := range resources {
 		all = append(all, right("list", r, inAll))
 	}
 	return all
 }
 
-func named(n Need, name string) Need   { n.Name = name; return n }
-func apart(n Need) Need                { n.Apart = true; return n }
-func served(n Need) Need               { return with(n, n) }
-func with(n, other Need) Need          { n.With = other.Right; return n }
-func without(n Need, does string) Need { n.Without = does; return n }
-func checked(n Need, does string) Need { n.Without, n.Checked = does, true; return n }
+func (n Need) toObject(name string) Need { n.Name = name; return n }
+func (n Need) setApart() Need            { n.Apart = true; return n }
+func (n Need) ifServed() Need            { return n.ifServes(n) }
+func (n Need) ifServes(other Need) Need  { n.With = other.Right; return n }
+func (n Need) orElse(does string) Need   { n.Without = does; return n }
+func (n Need) orWarns(does string) Need  { n.Without, n.Checked = does, true; return n }
 
-// keep returns the right to list objects for which room is kept, and the rights to get what they refer to.
-func keep(does string, listed Need, refersTo ...string) []Need {
-	needs := []Need{served(checked(listed, does))}
+// keepsRoom returns the right to list objects for which room is kept, and the rights to get what they refer to.
+func keepsRoom(does string, listed Need, refersTo ...string) []Need {
+	needs := []Need{listed.orWarns(does).ifServed()}
 	for _, r := range refersTo {
-		needs = append(needs, with(checked(right("get", r, inAll), does), listed))
+		needs = append(needs, right("get", r, inAll).orWarns(does).ifServes(listed))
 	}
 	return needs
 }
 
-func each(needs []Need, of func(Need) Need) []Need {
-	changed := make([]Need, len(needs))
-	for i, n := range needs {
-		changed[i] = of(n)
+// needsByVerb returns the rights that the verbs of kubectl karve need if they read a cluster. With manifests and the URL of a Prometheus, they need none.
+func needsByVerb(in Namespaces) []verbNeeds {
+	settings := right("get", "configmaps", in.Controller).toObject(published.Name)
+	leases := []Need{
+		right("get", "leases.coordination.k8s.io", in.Controller).toObject(leader.Name).orElse("it does not warn if no controller works"),
+		right("list", "leases.coordination.k8s.io", inAll).toObject(leader.Name).orElse("it looks for this Lease only in the namespace of `--karve-namespace`"),
 	}
-	return changed
+	shows := slices.Concat([]Need{settings.orElse("it says which prices and settings it assumes")}, leases,
+		listing("nodes", "pods", "nodepools.karpenter.sh", "nodeclaims.karpenter.sh", "gpunodeclasses.karve.sh"))
+	plans := append(slices.Clone(shows), toPlan("it launches nothing in its plans, and says so")...)
+	replays := append(slices.Clone(shows), toPlan("")...) // Without node classes, there is nothing to replay on.
+	explains := append(slices.Clone(plans), right("list", "poddisruptionbudgets.policy", inAll).orElse("it says that none of them counts"))
+	prometheus := func(does string) []Need {
+		return []Need{right("list", "services", inAll).orElse(does), right("get", "services/proxy", in.Prometheus).setApart().orElse(does)}
+	}
+	rollouts := func(needs ...Need) []Need {
+		return slices.Concat(leases, []Need{right("get", "gpuimagerollouts.karve.sh", inAll)}, needs)
+	}
+	return []verbNeeds{
+		{[]string{"inspect", "nodes", "pods"}, shows},
+		{[]string{"top nodes", "top pods"}, append(slices.Clone(shows), right("get", "pods/proxy", in.Agents).setApart().orElse("it shows no use of GPUs"))},
+		{[]string{"plan"}, plans},
+		{[]string{"replay"}, replays},
+		{[]string{"advise"}, append(slices.Clone(replays), prometheus("")...)},
+		{[]string{"explain"}, explains},
+		{[]string{"ui"}, slices.Concat(explains, toFollow(explains), prometheus("the page shows no costs over time"))},
+		{[]string{"cost"}, prometheus("")},
+		{[]string{"doctor"}, toCheck(explains)},
+		{[]string{"rollout status"}, rollouts(listing("gpuimagerollouts.karve.sh")...)},
+		{[]string{"rollout pause", "rollout resume", "rollout promote", "rollout undo"}, rollouts(right("patch", "gpuimagerollouts.karve.sh", inAll).setApart())},
+		{[]string{"version"}, append([]Need{settings.orElse("it does not know the version of the controller")}, leases...)},
+	}
 }
 
-// Verbs returns the rights that the verbs of kubectl karve need if they read a cluster. With manifests and the URL of a Prometheus, they need none.
-func Verbs(in Namespaces) []VerbNeeds {
-	told := []Need{
-		without(named(right("get", "configmaps", in.Controller), published.Name), "it says which prices and settings it assumes"),
-		without(named(right("get", "leases.coordination.k8s.io", in.Controller), leader.Name), "it does not warn if no controller works"),
-		without(named(right("list", "leases.coordination.k8s.io", inAll), leader.Name), "it looks for this Lease only in the namespace of `--karve-namespace`"),
-	}
-	shown := slices.Concat(told, list("nodes", "pods", "nodepools.karpenter.sh", "nodeclaims.karpenter.sh", "gpunodeclasses.karve.sh"))
-	var classes []Need
+// toPlan returns the rights that plans need beyond those of verbs that only show the cluster. launchesNothing is what a verb does without the right to node classes.
+func toPlan(launchesNothing string) []Need {
+	needs := append(listing("namespaces", "persistentvolumeclaims", "persistentvolumes", "csinodes.storage.k8s.io", "storageclasses.storage.k8s.io", "daemonsets.apps"),
+		right("list", "nodeoverlays.karpenter.sh", inAll).ifServed(),
+		right("list", "gpuimagerollouts.karve.sh", inAll).orWarns("it takes the good image of a paused rollout for outdated").ifServed())
 	for _, r := range clouds.NodeClassResources() {
-		classes = append(classes, served(checked(right("get", r.String(), inAll), "it launches nothing in its plans, and says so")))
+		needs = append(needs, right("get", r.String(), inAll).orWarns(launchesNothing).ifServed())
 	}
-	keeps := append(keep("it keeps no room for CapacityBuffers", right("list", "capacitybuffers.autoscaling.x-k8s.io", inAll), "podtemplates", "deployments.apps", "replicasets.apps", "statefulsets.apps"),
-		keep("it keeps no room for ProvisioningRequests", right("list", "provisioningrequests.autoscaling.x-k8s.io", inAll), "podtemplates")...)
-	plans := slices.Concat(shown, list("namespaces", "persistentvolumeclaims", "persistentvolumes", "csinodes.storage.k8s.io", "storageclasses.storage.k8s.io", "daemonsets.apps"),
-		[]Need{
-			served(right("list", "nodeoverlays.karpenter.sh", inAll)),
-			served(checked(right("list", "gpuimagerollouts.karve.sh", inAll), "it takes the good image of a paused rollout for outdated")),
-		}, classes, keeps,
-		each(list("deviceclasses.resource.k8s.io", "devicetaintrules.resource.k8s.io", "resourceclaims.resource.k8s.io", "resourceclaimtemplates.resource.k8s.io", "resourceslices.resource.k8s.io"), func(n Need) Need {
-			return served(checked(n, "it ignores backend DRA"))
-		}))
+	needs = append(needs, keepsRoom("it keeps no room for CapacityBuffers", right("list", "capacitybuffers.autoscaling.x-k8s.io", inAll), "podtemplates", "deployments.apps", "replicasets.apps", "statefulsets.apps")...)
+	needs = append(needs, keepsRoom("it keeps no room for ProvisioningRequests", right("list", "provisioningrequests.autoscaling.x-k8s.io", inAll), "podtemplates")...)
+	for _, n := range listing("deviceclasses.resource.k8s.io", "devicetaintrules.resource.k8s.io", "resourceclaims.resource.k8s.io", "resourceclaimtemplates.resource.k8s.io", "resourceslices.resource.k8s.io") {
+		needs = append(needs, n.orWarns("it ignores backend DRA").ifServed())
+	}
 	for _, api := range facts.PodGroupAPIs() {
-		plans = append(plans, served(checked(right("list", "podgroups."+string(api), inAll), "it ignores groups of pods")))
+		needs = append(needs, right("list", "podgroups."+string(api), inAll).orWarns("it ignores groups of pods").ifServed())
 	}
-	replays := each(plans, func(n Need) Need {
-		if slices.ContainsFunc(classes, func(c Need) bool { return c.Right == n.Right }) {
-			n.Without = "" // There is nothing to replay on.
-		}
-		return n
-	})
-	explains := append(slices.Clone(plans), without(right("list", "poddisruptionbudgets.policy", inAll), noPeople))
-	follows := slices.Clone(explains)
-	for _, n := range explains {
+	return needs
+}
+
+// toFollow returns the rights to watch what a verb lists.
+func toFollow(needs []Need) (follows []Need) {
+	for _, n := range needs {
 		if n.Verb == "list" && n.Resource != "poddisruptionbudgets" && n.Resource != "leases" {
 			n.Verb = "watch"
 			if n.Checked = true; n.Without != "" { // An informer says nothing.
@@ -122,61 +130,32 @@ func Verbs(in Namespaces) []VerbNeeds {
 			follows = append(follows, n)
 		}
 	}
-	prometheus := func(does string) []Need {
-		return []Need{without(right("list", "services", inAll), does), without(apart(right("get", "services/proxy", in.Prometheus)), does)}
+	return follows
+}
+
+// toCheck returns the rights that doctor needs, which skips what it may not read and checks none before it begins.
+func toCheck(explains []Need) []Need {
+	needs := append(slices.Concat(explains, listing("deployments.apps", "resourcequotas")),
+		right("get", "customresourcedefinitions.apiextensions.k8s.io", inAll), right("list", "servicemonitors.monitoring.coreos.com", inAll).ifServed(),
+		right("list", "podmonitors.monitoring.coreos.com", inAll).ifServed(), right("create", "subjectaccessreviews.authorization.k8s.io", inAll).setApart())
+	for i := range needs {
+		needs[i].Without, needs[i].Checked = "it skips the check", false
 	}
-	checks := slices.Concat(each(explains, func(n Need) Need { return without(n, skipsCheck) }),
-		each(list("deployments.apps", "resourcequotas"), func(n Need) Need { return without(n, skipsCheck) }),
-		[]Need{
-			without(right("get", "customresourcedefinitions.apiextensions.k8s.io", inAll), skipsCheck), without(served(right("list", "servicemonitors.monitoring.coreos.com", inAll)), skipsCheck),
-			without(served(right("list", "podmonitors.monitoring.coreos.com", inAll)), skipsCheck), without(apart(right("create", "subjectaccessreviews.authorization.k8s.io", inAll)), skipsCheck),
-		})
-	for i := range checks {
-		checks[i].Checked = false
-	}
-	rollouts := func(verbs ...Need) []Need {
-		return append(slices.Clone(told[1:]), verbs...)
-	}
-	return []VerbNeeds{
-		{[]string{"inspect", "nodes", "pods"}, shown},
-		{[]string{"top nodes", "top pods"}, append(slices.Clone(shown), without(apart(right("get", "pods/proxy", in.Agents)), noTopUse))},
-		{[]string{"plan"}, plans},
-		{[]string{"replay"}, replays},
-		{[]string{"advise"}, append(slices.Clone(replays), prometheus("")...)},
-		{[]string{"explain"}, explains},
-		{[]string{"ui"}, append(follows, prometheus("the page shows no costs over time")...)},
-		{[]string{"cost"}, prometheus("")},
-		{[]string{"doctor"}, checks},
-		{[]string{"rollout status"}, rollouts(right("get", "gpuimagerollouts.karve.sh", inAll), right("list", "gpuimagerollouts.karve.sh", inAll))},
-		{[]string{"rollout pause", "rollout resume", "rollout promote", "rollout undo"}, rollouts(right("get", "gpuimagerollouts.karve.sh", inAll), apart(right("patch", "gpuimagerollouts.karve.sh", inAll)))},
-		{[]string{"version"}, append([]Need{without(told[0], "it does not know the version of the controller")}, told[1:]...)},
-	}
+	return needs
 }
 
 // NeedsOf returns the rights that a verb needs.
 func NeedsOf(verb string, in Namespaces) []Need {
-	for _, v := range Verbs(in) {
-		if slices.Contains(v.Verbs, verb) {
-			return v.Needs
+	for _, v := range needsByVerb(in) {
+		if slices.Contains(v.verbs, verb) {
+			return v.needs
 		}
 	}
 	return nil
 }
 
-// May returns the right as in "you may not list pods".
-func (r Right) May() string {
-	text := r.action()
-	if r.Name != "" {
-		text += " " + r.Name
-	}
-	if r.Namespace != "" {
-		text += " in the namespace " + r.Namespace
-	}
-	return text
-}
-
-// Lacking is a right that the user lacks.
-type Lacking struct {
+// UserRight is a right that verbs need of their user.
+type UserRight struct {
 	Right
 
 	Apart bool
@@ -186,77 +165,44 @@ type Lacking struct {
 	Verbs []string
 }
 
-// Wanted returns the rights of all verbs once.
-func Wanted(in Namespaces) (wanted []Lacking) {
+// UserRights returns the rights of all verbs once.
+func UserRights(in Namespaces) (all []UserRight) {
 	at := map[Right]int{}
-	for _, v := range Verbs(in) {
-		for _, n := range v.Needs {
+	for _, v := range needsByVerb(in) {
+		for _, n := range v.needs {
 			i, known := at[n.Right]
 			if !known {
-				i = len(wanted)
+				i = len(all)
 				at[n.Right] = i
-				wanted = append(wanted, Lacking{Right: n.Right, Apart: n.Apart})
+				all = append(all, UserRight{Right: n.Right, Apart: n.Apart})
 			}
-			wanted[i].Verbs, wanted[i].With = append(wanted[i].Verbs, v.Verbs...), append(wanted[i].With, n.With)
+			all[i].Verbs, all[i].With = append(all[i].Verbs, v.verbs...), append(all[i].With, n.With)
 		}
 	}
-	return wanted
+	return all
 }
 
-// rightsLacking reports the rights that the user lacks: those that the chart's ClusterRole has, and others.
-func rightsLacking(f *Facts) (findings []Finding) {
-	for _, apart := range []bool{false, true} {
-		by, last := map[string][]string{}, map[string]string{}
-		for _, l := range f.Lacking {
-			if l.Apart != apart {
-				continue
-			}
-			verbs, may := strings.Join(l.Verbs, ", "), l.May()
-			if last[verbs] == l.Verb {
-				may = strings.TrimPrefix(may, l.Verb+" ")
-			}
-			by[verbs], last[verbs] = append(by[verbs], may), l.Verb
-		}
-		if len(by) == 0 {
-			continue
-		}
-		var parts []string
-		for _, verbs := range slices.SortedFunc(maps.Keys(by), func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) }) {
-			parts = append(parts, fmt.Sprintf("%s (%s)", strings.Join(by[verbs], ", "), verbs))
-		}
-		fix := "kubectl create clusterrolebinding karve-viewers --clusterrole=karve-viewer --user=YOU, as an administrator: docs/cli.md#permissions"
-		if apart {
-			fix = "let an administrator bind you to a role with them, if you need these verbs: docs/cli.md#permissions"
-		}
-		findings = append(findings, Finding{Unknown, "your permissions", "you may not " + strings.Join(parts, "; "), fix})
-	}
-	return findings
-}
-
-// allVerbs shortens all verbs of a command to the command.
-var allVerbs = strings.NewReplacer("top nodes`, `top pods", "top")
-
-// Table returns the rights that the chart's ClusterRole for viewers does not have as a table in Markdown. Each row has a right, and verbs that do the same without it.
-func Table(in Namespaces) string {
+// PermissionTable returns the rights that the chart's ClusterRole for viewers does not have as a table in Markdown. Each row has a right, and verbs that do the same without it.
+func PermissionTable(in Namespaces) string {
 	where := map[string]string{in.Agents: " in the agents' namespace", in.Prometheus: " in the namespace of Prometheus"}
 	var rows []Need
 	verbs := map[Need][]string{}
-	for _, v := range Verbs(in) {
-		for _, n := range v.Needs {
+	for _, v := range needsByVerb(in) {
+		for _, n := range v.needs {
 			if !n.Apart {
 				continue
 			}
 			if verbs[n] == nil {
 				rows = append(rows, n)
 			}
-			verbs[n] = append(verbs[n], v.Verbs...)
+			verbs[n] = append(verbs[n], v.verbs...)
 		}
 	}
 	var b strings.Builder
 	b.WriteString("| permission | verbs | without it |\n|---|---|---|\n")
 	for _, n := range rows {
-		resource := strings.TrimPrefix(Right{Group: n.Group, Resource: n.Resource}.action(), " ")
-		fmt.Fprintf(&b, "| `%s` `%s`%s | `%s` | %s |\n", n.Verb, resource, where[n.Namespace], allVerbs.Replace(strings.Join(verbs[n], "`, `")), cmp.Or(n.Without, "it fails"))
+		typed := strings.ReplaceAll(strings.Join(verbs[n], "`, `"), "top nodes`, `top pods", "top")
+		fmt.Fprintf(&b, "| `%s` `%s`%s | `%s` | %s |\n", n.Verb, n.resource(), where[n.Namespace], typed, cmp.Or(n.Without, "it fails"))
 	}
 	return b.String()
 }

@@ -13,7 +13,7 @@ import (
 func TestViewerHasTheRightsOfTheVerbs(t *testing.T) {
 	type grant struct{ verb, group, resource, name string }
 	wanted := map[grant]bool{}
-	for _, w := range doctor.Wanted(doctor.Namespaces{Controller: "controller", Agents: "agents", Prometheus: "prometheus"}) {
+	for _, w := range doctor.UserRights(doctor.Namespaces{Controller: "controller", Agents: "agents", Prometheus: "prometheus"}) {
 		if !w.Apart {
 			wanted[grant{w.Verb, w.Group, w.Resource, w.Name}] = true
 		}

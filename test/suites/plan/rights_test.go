@@ -89,11 +89,11 @@ func (w *world) rights(t *testing.T) {
 			out, ok := run(n.Right)
 			switch {
 			case c.verb == "doctor":
-				if _, lacks, _ := strings.Cut(out, "you may not "); !strings.Contains(lacks, n.Verb+" ") || !strings.Contains(lacks, strings.TrimPrefix(n.May(), n.Verb+" ")+" (") && !strings.Contains(lacks, strings.TrimPrefix(n.May(), n.Verb+" ")+",") {
-					t.Errorf("doctor without the right to %s does not name it:\n%s", n.May(), out)
+				if _, lacks, _ := strings.Cut(out, "you may not "); !strings.Contains(lacks, n.Verb+" ") || !strings.Contains(lacks, strings.TrimPrefix(n.String(), n.Verb+" ")+" (") && !strings.Contains(lacks, strings.TrimPrefix(n.String(), n.Verb+" ")+",") {
+					t.Errorf("doctor without the right to %s does not name it:\n%s", n.String(), out)
 				}
 			case n.Without == "" && (ok || !names(out, n.Right)), n.Without != "" && n.Resource != "leases" && !names(out, n.Right), n.Without != "" && c.fails == "" && !ok:
-				t.Errorf("%s without the right to %s, succeeded: %t:\n%s", strings.Join(c.args, " "), n.May(), ok, out)
+				t.Errorf("%s without the right to %s, succeeded: %t:\n%s", strings.Join(c.args, " "), n.String(), ok, out)
 			}
 		}
 		refused := "may not"
@@ -170,7 +170,7 @@ func (w *world) grant(t *testing.T) map[doctor.Right]string {
 	t.Helper()
 	groups := map[doctor.Right]string{}
 	last := doctor.Right{}
-	for i, wanted := range doctor.Wanted(namespaces) {
+	for i, wanted := range doctor.UserRights(namespaces) {
 		r, name := wanted.Right, fmt.Sprintf("right-%d", i)
 		groups[r], last = name, r
 		rule := rbacv1.PolicyRule{APIGroups: []string{r.Group}, Resources: []string{r.Resource}, Verbs: []string{r.Verb}}
@@ -195,7 +195,7 @@ func (w *world) grant(t *testing.T) map[doctor.Right]string {
 		_, _, ok := w.kubectl(t, w.cluster.Kubeconfig(), "auth", "can-i", last.Verb, last.Resource+"."+last.Group, "--as=somebody", "--as-group="+groups[last])
 		return ok, nil
 	}); err != nil {
-		t.Fatalf("nobody may %s: %v", last.May(), err)
+		t.Fatalf("nobody may %s: %v", last.String(), err)
 	}
 	return groups
 }
@@ -233,7 +233,7 @@ func (w *world) page(t *testing.T, group map[doctor.Right]string) {
 		_ = cmd.Process.Signal(os.Interrupt)
 		err := cmd.Wait()
 		if line != "" || err == nil || !names(errOut.String(), n.Right) {
-			t.Errorf("ui without the right to %s: %s%s%v", n.May(), line, errOut, err)
+			t.Errorf("ui without the right to %s: %s%s%v", n.String(), line, errOut, err)
 		}
 	}
 	cmd, out, errOut := start(doctor.Right{})

@@ -6,6 +6,29 @@ import (
 	"strings"
 )
 
+// Severity is the severity of a finding.
+type Severity string
+
+// Severities, the most severe first.
+const (
+	// Error is for findings that keep Karve from working, in whole or for some pools or nodes.
+	Error Severity = "error"
+	// Warning is for findings that will or may become an error, or that cost money.
+	Warning Severity = "warning"
+	// Unknown is for data that could not be read.
+	Unknown Severity = "unknown"
+)
+
+// Finding is a problem.
+type Finding struct {
+	Severity Severity `json:"severity"`
+	// Object is the object with the problem, such as NodePool gpu-shared.
+	Object  string `json:"object"`
+	Message string `json:"message"`
+	// Fix is a command or a line of a manifest.
+	Fix string `json:"fix"`
+}
+
 // plainWord matches words that a shell passes on as they are.
 var plainWord = regexp.MustCompile(`^[\w.:/@%+=-]+$`)
 
