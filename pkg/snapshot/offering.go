@@ -17,6 +17,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/records"
+	"karve.sh/karve/pkg/words"
 )
 
 // leavesBefore reports whether machines of the offering leave before a time.
@@ -42,7 +43,9 @@ func (o *Offering) choice() string {
 // Anywhere reports whether the agent chooses the GPUs of the pods of a launch.
 func (o *Offering) Anywhere() bool { return o.depth > 0 || o.instances != nil }
 
-func depthChoice(depth int64) string { return fmt.Sprintf("at most %d pods for each GPU", depth) }
+func depthChoice(depth int64) string {
+	return fmt.Sprintf("at most %s for each GPU", words.Count(depth, "pod"))
+}
 
 // Offering is an instance type in a zone with a capacity type, as a pool would launch it.
 type Offering struct {
