@@ -33,10 +33,10 @@ type Agent struct {
 	library    gpu.Library
 	calls      *bounded.Library
 	outage     outage
-	pausing    pausing
 	manager    *plugin.Manager
 	dra        *draBackend
 	node       *nodeapi.Client // nil outside of a cluster
+	nodes      nodeWatch
 	policy     health.Policy
 	report     *report
 	resets     resets
@@ -79,7 +79,7 @@ func New(ctx context.Context, o Options, open func(driverRoot string) gpu.Librar
 	for _, message := range sharing.WithoutEffect(o.flag, o.env) {
 		log.Info("About the settings", "message", message)
 	}
-	a := &Agent{options: o, node: node, use: newUseWatch(o), mps: mpsWatch{dir: o.mpsDir}, cordon: newCordon(), applyAgain: applyAgain, calls: &bounded.Library{Library: open(root)}}
+	a := &Agent{options: o, node: node, use: newUseWatch(o), mps: mpsWatch{dir: o.mpsDir}, resets: newResets(), applyAgain: applyAgain, calls: &bounded.Library{Library: open(root)}}
 	a.library = usage.Library{Library: a.calls, Notes: &a.use.notes}
 	a.failOnInit.Store(settings.FailOnInitError)
 	disable, _ := o.env("DP_DISABLE_HEALTHCHECKS")
@@ -145,7 +145,7 @@ func (a *Agent) Run(ctx context.Context, again <-chan os.Signal) error {
 	})
 	source := configsource.Source{File: a.options.configFile, Dir: a.options.configDir, Default: a.options.defaultConfig, Strict: a.options.strict}
 	if a.node != nil {
-		source.Node = watched{node: a.node, seen: func(n nodeapi.Node) { a.seen(ctx, n) }}
+		source.Node = &a.nodes
 		a.watchNode(ctx, &group)
 	}
 	group.Go(func() {
@@ -169,22 +169,19 @@ func (a *Agent) Run(ctx context.Context, again <-chan os.Signal) error {
 	return nil
 }
 
-// seen passes a version of the Node to the parts that it concerns.
+// seen records a version of the Node, and does what cannot wait.
 func (a *Agent) seen(ctx context.Context, n nodeapi.Node) {
-	a.resets.seen(n.Metadata)
-	a.cordon.seen(n)
-	a.use.seen(n.Metadata)
-	a.report.seen(n)
 	a.manager.SetMayWithdraw(ctx, slices.ContainsFunc(n.Spec.Taints, func(t nodeapi.Taint) bool {
 		return t.Key == nodecontract.SlotsChangingTaintKey || t.Key == nodecontract.ReplicasNotReadyTaint
 	}))
-	if a.pausing.seen(n.Metadata) {
+	if before := a.nodes.set(n); pausedBy(before) == "" && pausedBy(n) != "" {
 		_ = a.library.Shutdown() // This also ends a wait for events.
 	}
 }
 
 // watchNode starts what the agent does with its Node.
 func (a *Agent) watchNode(ctx context.Context, group *sync.WaitGroup) {
+	group.Go(func() { a.node.Watch(ctx, func(n nodeapi.Node) { a.seen(ctx, n) }) })
 	group.Go(func() { a.watchNVIDIA(ctx) })
 	if !a.options.writeNode {
 		return
@@ -196,19 +193,6 @@ func (a *Agent) watchNode(ctx context.Context, group *sync.WaitGroup) {
 	group.Go(func() { a.report.writeNode(ctx) })
 }
 
-// watched calls seen with every version of the Node, so that one watch is enough.
-type watched struct {
-	node *nodeapi.Client
-	seen func(nodeapi.Node)
-}
-
-func (w watched) Watch(ctx context.Context, f func(nodeapi.Metadata)) {
-	w.node.Watch(ctx, func(n nodeapi.Node) {
-		w.seen(n)
-		f(n.Metadata)
-	})
-}
-
 // loop applies the configuration whenever it or the GPUs change. If it cannot be applied, the previous configuration stays in force.
 func (a *Agent) loop(ctx context.Context, updates <-chan configsource.Update, found <-chan []gpu.Device) {
 	var latest, good *sharing.Config
@@ -216,6 +200,7 @@ func (a *Agent) loop(ctx context.Context, updates <-chan configsource.Update, fo
 	var again <-chan time.Time // It is nil unless the configuration does not fit the machine.
 	look := time.NewTicker(lookForMPS)
 	defer look.Stop()
+	_, changed := a.nodes.latest()
 	for refused := false; ; {
 		select {
 		case <-ctx.Done():
@@ -223,7 +208,8 @@ func (a *Agent) loop(ctx context.Context, updates <-chan configsource.Update, fo
 		case <-look.C:
 			a.watchMPS(ctx)
 			continue
-		case <-a.cordon.changed:
+		case <-changed:
+			_, changed = a.nodes.latest()
 			a.cordonGPUs(ctx, devices)
 			continue
 		case <-again:

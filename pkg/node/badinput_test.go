@@ -237,7 +237,8 @@ func TestReplacedDriverEndsAgent(t *testing.T) {
 
 // TestProgramOnBrokenMachines runs the program itself with fake drivers.
 func TestProgramOnBrokenMachines(t *testing.T) {
-	library, machine := nvmltest.Use(t, nvmltest.None())
+	t.Parallel()
+	library, machine := nvmltest.New(t, nvmltest.None())
 	program := buildProgram(t)
 	dir, err := os.MkdirTemp("", "karve") //nolint:usetesting // t.TempDir is too long for a socket's name.
 	if err != nil {
@@ -266,7 +267,7 @@ func TestProgramOnBrokenMachines(t *testing.T) {
 			var log lines
 			cmd := exec.CommandContext(ctx, program, "--kubelet-socket", k.Socket(), "--pod-resources-socket", "none",
 				"--metrics-address", "127.0.0.1:0", "--state-dir", filepath.Join(dir, "state"))
-			cmd.Env, cmd.Stderr = append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Dir(library)), &log
+			cmd.Env, cmd.Stderr = fakeDriver(library, machine), &log
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}

@@ -17,33 +17,14 @@ import (
 	"karve.sh/karve/pkg/words"
 )
 
-// cordon follows the Node's annotation that names GPUs which accept no new pods.
+// cordon is the state of the GPUs that accept no new pods, because an annotation of the Node names them.
 type cordon struct {
-	// changed receives a value when the annotation has changed.
-	changed chan struct{}
-
-	mu         sync.Mutex
-	annotation string
+	mu sync.Mutex
 	// reported reports whether the Node has had the condition, so that it must be kept up to date.
 	reported bool
 	// gpus maps the values in the annotation that name a GPU to the GPU. unknown are the values that name none.
 	gpus    map[string]gpu.Device
 	unknown []string
-}
-
-func newCordon() cordon { return cordon{changed: make(chan struct{}, 1)} }
-
-// seen records the Node. It is called whenever the Node changes.
-func (c *cordon) seen(n nodeapi.Node) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	annotation := n.Metadata.Annotations[nodecontract.GPUCordonAnnotation]
-	had := slices.ContainsFunc(n.Status.Conditions, func(c nodeapi.Condition) bool { return c.Type == nodecontract.CordonCondition })
-	if annotation == c.annotation && (c.reported || !had) {
-		return
-	}
-	c.annotation, c.reported = annotation, c.reported || had
-	notify(c.changed)
 }
 
 // count returns the number of cordoned GPUs.
@@ -83,12 +64,14 @@ func (a *Agent) cordonGPUs(ctx context.Context, devices []gpu.Device) {
 	if len(devices) == 0 {
 		return // Which GPUs the annotation names is unknown so far.
 	}
+	n, _ := a.nodes.latest()
+	had := slices.ContainsFunc(n.Status.Conditions, func(c nodeapi.Condition) bool { return c.Type == nodecontract.CordonCondition })
 	c := &a.cordon
 	c.mu.Lock()
 	before, invalid := c.gpus, c.unknown
-	c.gpus, c.unknown = resolve(c.annotation, devices, before)
+	c.gpus, c.unknown = resolve(n.Metadata.Annotations[nodecontract.GPUCordonAnnotation], devices, before)
 	now, unknown := c.gpus, c.unknown
-	c.reported = c.reported || len(now)+len(unknown) > 0
+	c.reported = c.reported || had || len(now)+len(unknown) > 0
 	reported := c.reported
 	c.mu.Unlock()
 

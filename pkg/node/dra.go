@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-logr/logr"
 
 	"karve.sh/karve/pkg/node/cdi"
 	"karve.sh/karve/pkg/node/dra"
@@ -25,7 +24,7 @@ import (
 
 // draBackend is the agent as a DRA driver, on nodes whose promise requires it.
 type draBackend struct {
-	// driver is nil if there is no Node to publish for, or no directory for the record of claims.
+	// driver is nil if there is no Node to publish for.
 	driver *dra.Driver
 	// begin is closed when the driver has something to do.
 	begin chan struct{}
@@ -54,26 +53,32 @@ type nvidiaDriver struct {
 // newDRA returns the backend for the options of the agent.
 func (a *Agent) newDRA(ctx context.Context) *draBackend {
 	b := &draBackend{begin: make(chan struct{})}
-	if a.node == nil || a.options.stateDir == none {
+	if a.node == nil {
 		return b
+	}
+	state := a.options.stateDir
+	if state == none {
+		state = ""
 	}
 	var err error
 	b.driver, err = dra.New(dra.Config{
-		API: a.node, Registry: a.options.pluginRegistry, State: a.options.stateDir, Specs: a.options.cdiDirs[len(a.options.cdiDirs)-1],
+		API: a.node, Registry: a.options.pluginRegistry, State: state, Specs: claimSpecs(a.options.cdiDirs),
 		CDIMissing: func(devices []string) error { return cdi.Read(a.options.cdiDirs...).Missing(devices) },
 		Published:  func(devices int, err error) { a.report.published(devices, err) },
 		Prepared:   func(took time.Duration, err error) { a.report.prepared(took, err) },
 		Registered: func(err error) { a.report.draRegistered(err) },
 	})
 	if err != nil {
-		logr.FromContextOrDiscard(ctx).Error(err, "The record of prepared ResourceClaims was made anew")
-		a.report.events.tell(ctx, health.Event{Warning: true, Reason: nodecontract.ReasonClaimsUnreadable, Message: "The record of prepared ResourceClaims was made anew: " + err.Error()})
+		a.report.events.tell(ctx, health.Event{Warning: true, Reason: nodecontract.ReasonClaimsUnreadable, Message: "Not all prepared ResourceClaims are known: " + err.Error()})
 	}
 	if len(b.driver.Claims()) > 0 {
 		b.start()
 	}
 	return b
 }
+
+// claimSpecs returns the directory for the CDI specs of claims.
+func claimSpecs(cdiDirs []string) string { return cdiDirs[len(cdiDirs)-1] }
 
 // start makes run begin to serve.
 func (b *draBackend) start() { b.begun.Do(func() { close(b.begin) }) }
@@ -140,7 +145,7 @@ func (a *Agent) enter(ctx context.Context, backend string, devices []gpu.Device)
 	case backend != nodecontract.BackendDRA:
 		return b.leave(backend)
 	case b.driver == nil:
-		return errors.New("backend DRA needs --node-name, a service account and --state-dir")
+		return errors.New("backend DRA needs --node-name and a service account")
 	case !b.driver.Active():
 		return a.noDeviceHeld(ctx, devices)
 	}

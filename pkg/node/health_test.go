@@ -9,15 +9,10 @@ import (
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/gputest"
 	"karve.sh/karve/pkg/node/health"
-	"karve.sh/karve/pkg/node/nodeapi"
 	"karve.sh/karve/pkg/nodecontract"
 )
 
 var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
-
-func metadata(annotation string) nodeapi.Metadata {
-	return nodeapi.Metadata{Annotations: map[string]string{nodecontract.GPUResetAnnotation: annotation}}
-}
 
 const hardware = nodecontract.HardwareCondition
 
@@ -63,6 +58,7 @@ func TestAnnotatedResetReturnsGPUToService(t *testing.T) {
 	m := start(t, func(m *machine) {
 		m.configure(replicas(10))
 		api = m.withNode()
+		m.tune = func(a *Agent) { a.resets.every = 100 * time.Millisecond }
 	})
 	m.eventually("20 replicas", m.allocatable(20))
 	m.library.Lose("GPU-a")
@@ -87,9 +83,6 @@ func TestAnnotatedResetReturnsGPUToService(t *testing.T) {
 		t.Error("it is back and does not answer")
 	}
 	m.library.Return("GPU-a")
-	m.agent.resets.mu.Lock()
-	m.agent.resets.tried = m.agent.resets.tried.Add(-lookForReset)
-	m.agent.resets.mu.Unlock()
 	m.eventually("20 replicas", m.allocatable(20))
 	m.untilCondition(api, hardware, "True GPUsHealthy")
 	m.eventually("the annotation is gone", func() bool { return api.annotation(nodecontract.GPUResetAnnotation) == "" })
@@ -132,31 +125,30 @@ func TestAgentFollowsDriver(t *testing.T) {
 
 func TestFaultAfterResetVoidsReset(t *testing.T) {
 	t.Parallel()
-	var r resets
+	r := newResets()
 	devices := gputest.T4s(1)
 	uuid := devices[0].UUID
 	tracker := health.New(health.Policy{}, "b", health.State{Faults: map[string]health.Fault{uuid: {XIDs: []int{95}}}})
 	silent := func(string) bool { return false }
 	tracker.Reopened(devices, silent, noon)
-	r.seen(metadata(uuid))
-	if done, void, reopen := r.decide(tracker, noon); len(done)+len(void) != 0 || !reopen {
+	named := []string{uuid}
+	if done, void, reopen := r.decide(named, tracker, noon); len(done)+len(void) != 0 || !reopen {
 		t.Errorf("%v %v %v", done, void, reopen)
 	}
 	tracker.Reopened(devices, silent, noon)
-	if _, _, reopen := r.decide(tracker, noon.Add(lookForReset/2)); reopen {
+	if _, _, reopen := r.decide(named, tracker, noon.Add(lookForReset/2)); reopen {
 		t.Error("the driver is opened all the time")
 	}
 	tracker.Observe(gpu.Event{UUID: uuid, XID: 62}, noon)
 	for i := range 2 { // decide reports it once; it stays in the annotation until the annotation is written.
-		done, void, reopen := r.decide(tracker, noon.Add(lookForReset))
+		done, void, reopen := r.decide(named, tracker, noon.Add(lookForReset))
 		if len(done) != 1 || len(void) != 1-i || reopen || tracker.Healthy(uuid) {
 			t.Errorf("%v %v %v", done, void, reopen)
 		}
 	}
 	// If the annotation names it again after the next reset, it counts.
-	r.seen(metadata(""))
-	r.seen(metadata(uuid))
-	if _, _, reopen := r.decide(tracker, noon); !reopen || !tracker.Marked(uuid) {
+	r.decide(nil, tracker, noon)
+	if _, _, reopen := r.decide(named, tracker, noon); !reopen || !tracker.Marked(uuid) {
 		t.Error("the next reset does not count")
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"karve.sh/karve/pkg/node/alloc"
+	"karve.sh/karve/pkg/node/cdi"
 	"karve.sh/karve/pkg/node/dra"
 	"karve.sh/karve/pkg/node/health"
 	"karve.sh/karve/pkg/node/mig"
@@ -35,8 +36,8 @@ const DriverRoot = "/driver-root"
 const tryMIGAgain = 10 * time.Second
 
 type MIGOptions struct {
-	NodeName, stateDir, podResourcesSocket, proc, capabilities, systemd string
-	Level                                                               slog.Level
+	NodeName, stateDir, podResourcesSocket, cdiDirs, proc, capabilities, systemd string
+	Level                                                                        slog.Level
 }
 
 // ParseMIG parses the arguments after MIGCommand.
@@ -46,6 +47,7 @@ func ParseMIG(args []string, env func(string) (string, bool), stderr io.Writer) 
 	f.text(&o.NodeName, "node-name", "NODE_NAME", "", "name of this Node, whose annotations have the promise")
 	f.text(&o.stateDir, "state-dir", "STATE_DIR", "/var/lib/karve", "directory on the host that records that the machine was rebooted")
 	f.text(&o.podResourcesSocket, "pod-resources-socket", "POD_RESOURCES_SOCKET", "/var/lib/kubelet/pod-resources/kubelet.sock", "socket of the kubelet that lists the devices of pods")
+	f.text(&o.cdiDirs, "cdi-spec-dirs", "CDI_SPEC_DIRS", strings.Join(cdi.Dirs, ","), "comma-separated directories; the last one has the CDI specs of prepared ResourceClaims")
 	f.text(&o.proc, "host-proc", "HOST_PROC", "/proc", "the host's /proc, which shows the processes that have GPUs open")
 	f.text(&o.capabilities, "nvidia-caps-dir", "NVIDIA_CAPS_DIR", "/dev/nvidia-caps", "the host's /dev/nvidia-caps, in which the device files of instances are created")
 	f.text(&o.systemd, "systemd-socket", "SYSTEMD_SOCKET", mig.Systemd, "socket of the host's systemd, which reboots the machine once if GPUs need it")
@@ -72,7 +74,7 @@ func NewMIGApply(o MIGOptions, node *nodeapi.Client, driver mig.Driver) *MIGAppl
 	machine := mig.Options{
 		StateDir: o.stateDir, Boot: strings.TrimSpace(string(boot)), Proc: o.proc, CapabilitiesDir: o.capabilities, Systemd: o.systemd,
 		Pods: func(ctx context.Context) (map[string]string, error) {
-			return podsByDevice(ctx, plugin.PodResources{Socket: o.podResourcesSocket, Claimed: dra.Recorded(o.stateDir)})
+			return podsByDevice(ctx, plugin.PodResources{Socket: o.podResourcesSocket, Claimed: dra.Recorded(claimSpecs(strings.Split(o.cdiDirs, ",")))})
 		},
 	}
 	return &MIGApply{node: node, again: tryMIGAgain, divide: func(ctx context.Context, wanted nodecontract.MIG, mayReboot bool) error {

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -22,12 +23,21 @@ func TestMain(m *testing.M) {
 	if os.Getenv(mpstest.Env) != "" {
 		os.Exit(mpstest.Main(os.Args[1:], os.Stdin, os.Stdout))
 	}
-	os.Exit(m.Run())
+	_ = flag.Set("test.parallel", "12") // Most tests wait. A flag of the command line counts instead.
+	dir, err := os.MkdirTemp("", "karve-node")
+	if err != nil {
+		panic(err)
+	}
+	programDir = dir
+	code := m.Run()
+	_ = os.RemoveAll(dir)
+	os.Exit(code)
 }
 
 // TestProgramsShareGPUsWithMPS runs the agent and the program for MPS daemons as they are released, with a fake driver and a fake control daemon.
 func TestProgramsShareGPUsWithMPS(t *testing.T) {
-	library, machine := nvmltest.Use(t, nvmltest.T4(2))
+	t.Parallel()
+	library, machine := nvmltest.New(t, nvmltest.T4(2))
 	uuid := machine.State.Devices[0].UUID
 	dir, err := os.MkdirTemp("", "karve") //nolint:usetesting // t.TempDir is too long for a socket's name.
 	if err != nil {
@@ -63,7 +73,7 @@ func TestProgramsShareGPUsWithMPS(t *testing.T) {
 	run := func(args ...string) *exec.Cmd {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), program, args...)
-		cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Dir(library), "MPS_DIR="+shared, "MPS_SHM_MIB="+shm, "PATH="+filepath.Dir(control)+":"+os.Getenv("PATH"))
+		cmd.Env = append(fakeDriver(library, machine), "MPS_DIR="+shared, "MPS_SHM_MIB="+shm, "PATH="+filepath.Dir(control)+":"+os.Getenv("PATH"))
 		cmd.Stderr = &log
 		cmd.WaitDelay = time.Second // Daemons of a supervisor that was killed keep its output open.
 		if err := cmd.Start(); err != nil {

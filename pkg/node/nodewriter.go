@@ -26,12 +26,6 @@ type written struct {
 	conditions map[string]health.Condition
 }
 
-// seen stores the Node. It is called whenever the Node changes.
-func (r *report) seen(n nodeapi.Node) {
-	r.with(func() { r.node = n })
-	notify(r.changed)
-}
-
 // writeNode writes labels and conditions whenever they change. It writes them again if someone else changed or recreated the Node.
 func (r *report) writeNode(ctx context.Context) {
 	log := logr.FromContextOrDiscard(ctx)
@@ -39,19 +33,22 @@ func (r *report) writeNode(ctx context.Context) {
 	var retry backoff.Backoff
 	var restore <-chan time.Time // It is nil while the Node is as it was written.
 	var restored time.Time
+	node, changed := r.agent.nodes.latest()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-r.write:
-		case <-r.changed:
-			if restore == nil && len(w.lackingLabels(r.seenLast()))+len(w.lackingConditions(r.seenLast())) > 0 {
+		case <-changed:
+			node, changed = r.agent.nodes.latest()
+			if restore == nil && len(w.lackingLabels(node))+len(w.lackingConditions(node)) > 0 {
 				restore = time.After(max(restoreAfter, restoreEvery-time.Since(restored)))
 			}
 			continue
 		case <-restore:
 			restore = nil
-			labels, conditions := w.lackingLabels(r.seenLast()), w.lackingConditions(r.seenLast())
+			node, changed = r.agent.nodes.latest()
+			labels, conditions := w.lackingLabels(node), w.lackingConditions(node)
 			if len(labels)+len(conditions) == 0 {
 				continue
 			}
@@ -68,11 +65,6 @@ func (r *report) writeNode(ctx context.Context) {
 		}
 		retry.Reset()
 	}
-}
-
-func (r *report) seenLast() (n nodeapi.Node) {
-	r.with(func() { n = r.node })
-	return n
 }
 
 func (w written) lackingLabels(n nodeapi.Node) []string {

@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"strings"
-	"sync"
 
 	"github.com/go-logr/logr"
 
@@ -17,53 +16,25 @@ import (
 // Operator, from version 26.7 on.
 var pausedLabels = []string{"nvidia.com/gpu.deploy.client", "nvidia.com/gpu.deploy.device-plugin"}
 
-// pausing tracks whether the Node's labels request a pause.
-type pausing struct {
-	mu      sync.Mutex
-	why     string
-	changed chan struct{}
-}
-
-// seen records the metadata of the Node, and reports whether a pause has begun.
-func (p *pausing) seen(m nodeapi.Metadata) bool {
-	why := ""
+// pausedBy returns the label of the Node that requests a pause, with its value, or "" if none does.
+func pausedBy(n nodeapi.Node) string {
 	for _, label := range pausedLabels {
-		if value := m.Labels[label]; strings.HasPrefix(value, "paused-") {
-			why = label + "=" + value
-			break
+		if value := n.Metadata.Labels[label]; strings.HasPrefix(value, "paused-") {
+			return label + "=" + value
 		}
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	begun := p.why == "" && why != ""
-	if p.why != why {
-		p.why = why
-		if p.changed != nil {
-			close(p.changed)
-		}
-		p.changed = nil
-	}
-	return begun
-}
-
-// now returns the label that requests the pause, or "" if none does. The channel is closed when that changes.
-func (p *pausing) now() (string, <-chan struct{}) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.changed == nil {
-		p.changed = make(chan struct{})
-	}
-	return p.why, p.changed
+	return ""
 }
 
 func (a *Agent) paused() bool {
-	why, _ := a.pausing.now()
-	return why != ""
+	n, _ := a.nodes.latest()
+	return pausedBy(n) != ""
 }
 
 // waitOut waits until the driver may be opened. The GPUs are out of service from the start of the pause until the driver has been opened again.
 func (a *Agent) waitOut(ctx context.Context, tracker *health.Tracker) {
-	why, changed := a.pausing.now()
+	n, next := a.nodes.latest()
+	why := pausedBy(n)
 	if why == "" {
 		return
 	}
@@ -79,13 +50,13 @@ func (a *Agent) waitOut(ctx context.Context, tracker *health.Tracker) {
 	logr.FromContextOrDiscard(ctx).Info("Paused", "label", why)
 	a.report.events.tell(ctx, health.Event{Reason: c.Reason, Message: c.Message})
 	a.report.driverAway(&c)
-	for why != "" {
+	for pausedBy(n) != "" {
 		select {
 		case <-ctx.Done():
 			return
-		case <-changed:
+		case <-next:
 		}
-		why, changed = a.pausing.now()
+		n, next = a.nodes.latest()
 	}
 	logr.FromContextOrDiscard(ctx).Info("Not paused any more; opening the driver")
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -26,7 +27,8 @@ const (
 
 // TestProgramIsSmallAndFast runs the program as tools/build builds it, with a fake driver.
 func TestProgramIsSmallAndFast(t *testing.T) {
-	library, _ := nvmltest.Use(t, nvmltest.T4(4))
+	t.Parallel()
+	library, fake := nvmltest.New(t, nvmltest.T4(4))
 	dir, err := os.MkdirTemp("", "karve") //nolint:usetesting // t.TempDir is too long for a socket's name.
 	if err != nil {
 		t.Fatal(err)
@@ -55,8 +57,7 @@ func TestProgramIsSmallAndFast(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		t.Cleanup(cancel)
 		cmd := exec.CommandContext(ctx, program, "--kubelet-socket", k.Socket(), "--pod-resources-socket", k.PodResourcesSocket(), "--config-file", config, "--metrics-address", "127.0.0.1:0", "--state-dir", filepath.Join(dir, "state"))
-		cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Dir(library))
-		cmd.Stderr = &log
+		cmd.Env, cmd.Stderr = fakeDriver(library, fake), &log
 		return cmd
 	}
 	wait := func(what string, n int, since time.Time) {
@@ -99,7 +100,8 @@ func TestProgramIsSmallAndFast(t *testing.T) {
 
 // TestProgramWithInstancesIsSmallToo runs the program on eight GPUs that are divided into seven instances each, which pods share.
 func TestProgramWithInstancesIsSmallToo(t *testing.T) {
-	library, fake := nvmltest.Use(t, nvmltest.A100(8))
+	t.Parallel()
+	library, fake := nvmltest.New(t, nvmltest.A100(8))
 	var divided bytes.Buffer
 	divided.WriteString("mode 1 1\n")
 	for i := range 7 {
@@ -128,7 +130,7 @@ func TestProgramWithInstancesIsSmallToo(t *testing.T) {
 	var log lines
 	cmd := exec.CommandContext(t.Context(), buildProgram(t), "--kubelet-socket", k.Socket(), "--pod-resources-socket", k.PodResourcesSocket(), "--config-file", config,
 		"--metrics-address", "127.0.0.1:0", "--state-dir", filepath.Join(dir, "state"))
-	cmd.Env, cmd.Stderr = append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Dir(library)), &log
+	cmd.Env, cmd.Stderr = fakeDriver(library, fake), &log
 	began := time.Now()
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -156,16 +158,30 @@ func TestProgramWithInstancesIsSmallToo(t *testing.T) {
 	}
 }
 
-// buildProgram builds the program as it is released.
+// programDir is where buildProgram puts the program. TestMain makes it.
+var programDir string
+
+// buildProgram builds the program as it is released, once for all tests, and returns its path.
 func buildProgram(t *testing.T) string {
 	t.Helper()
-	dir := t.TempDir()
-	build := exec.CommandContext(t.Context(), "../../tools/build", "node")
-	build.Env = append(os.Environ(), "OUT="+dir)
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	if err := build(); err != nil {
+		t.Fatal(err)
 	}
-	return filepath.Join(dir, "karve-node")
+	return filepath.Join(programDir, "karve-node")
+}
+
+var build = sync.OnceValue(func() error {
+	build := exec.Command("../../tools/build", "node") //nolint:noctx // It outlives the test that needs it first.
+	build.Env = append(os.Environ(), "OUT="+programDir)
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w\n%s", err, out)
+	}
+	return nil
+})
+
+// fakeDriver returns the environment in which a program finds the GPUs of a machine.
+func fakeDriver(library string, machine *nvmltest.Machine) []string {
+	return append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Dir(library), nvmltest.Env+"="+machine.Path)
 }
 
 func resident(t *testing.T, pid int) int {

@@ -19,7 +19,6 @@ import (
 	"karve.sh/karve/pkg/node/health"
 	"karve.sh/karve/pkg/node/labels"
 	"karve.sh/karve/pkg/node/metrics"
-	"karve.sh/karve/pkg/node/nodeapi"
 	"karve.sh/karve/pkg/node/plugin"
 	"karve.sh/karve/pkg/node/sharing"
 	"karve.sh/karve/pkg/node/usage"
@@ -33,8 +32,8 @@ type report struct {
 	agent    *Agent
 	exporter *metrics.Exporter
 	events   *recorder // It is nil if no events are written.
-	// write receives a value when the Node must be written, and changed when the Node was changed.
-	write, changed chan struct{}
+	// write receives a value when the Node must be written.
+	write chan struct{}
 
 	mu         sync.Mutex
 	driver     gpu.Driver
@@ -47,7 +46,6 @@ type report struct {
 	slowest    time.Duration
 	labels     map[string]string
 	conditions map[string]health.Condition
-	node       nodeapi.Node // The latest version that was seen.
 	// away replaces the hardware condition while no GPU can be used. Otherwise it is nil.
 	away *health.Condition
 	// noGPUs, refusal and inForce determine the sharing condition.
@@ -64,7 +62,7 @@ type report struct {
 
 func newReport(a *Agent) *report {
 	r := &report{
-		agent: a, write: make(chan struct{}, 1), changed: make(chan struct{}, 1), registered: map[string]time.Duration{}, aside: map[string]string{}, listed: map[string][2]int{},
+		agent: a, write: make(chan struct{}, 1), registered: map[string]time.Duration{}, aside: map[string]string{}, listed: map[string][2]int{},
 		applied: map[bool]int{}, allocated: map[bool]int{}, conditions: map[string]health.Condition{},
 	}
 	if a.node != nil && a.options.writeNode {

@@ -2,9 +2,9 @@ package node
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -19,44 +19,37 @@ const lookForReset = 30 * time.Second
 
 // resets are the GPUs that were reset according to the Node's annotation.
 type resets struct {
-	mu sync.Mutex
-	// uuids are the GPUs in the annotation, as of version.
-	uuids   []string
-	version string
 	// begun are the GPUs in the annotation that were already handled. A new fault of one of them happened after the reset.
 	begun map[string]bool
 	// void are those of them that had a new fault that was reported.
-	void  map[string]bool
+	void map[string]bool
+	// every is how often the driver is opened again for a GPU that does not answer yet. tried is when it was last.
+	every time.Duration
 	tried time.Time
+	// written is the version of the Node from which GPUs were last removed.
+	written string
 }
 
-// seen records the metadata of the Node. It is called whenever the Node changes.
-func (r *resets) seen(m nodeapi.Metadata) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.uuids, r.version = nil, m.ResourceVersion
-	for uuid := range strings.SplitSeq(m.Annotations[nodecontract.GPUResetAnnotation], ",") {
-		if uuid = strings.TrimSpace(uuid); uuid != "" && !slices.Contains(r.uuids, uuid) {
-			r.uuids = append(r.uuids, uuid)
-		}
-	}
-	for uuid := range r.begun {
-		if !slices.Contains(r.uuids, uuid) {
-			delete(r.begun, uuid)
-			delete(r.void, uuid)
-		}
-	}
+func newResets() resets {
+	return resets{begun: map[string]bool{}, void: map[string]bool{}, every: lookForReset}
 }
 
-// decide marks GPUs as reset. done are the GPUs to remove from the annotation. void are those of them that failed again, each of which is returned once.
-// reopen reports whether the driver must be opened again to see the current state of the GPUs.
-func (r *resets) decide(t *health.Tracker, now time.Time) (done, void []string, reopen bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.begun == nil {
-		r.begun, r.void = map[string]bool{}, map[string]bool{}
+// resetGPUs returns the GPUs in an annotation.
+func resetGPUs(annotation string) []string {
+	var uuids []string
+	for uuid := range strings.SplitSeq(annotation, ",") {
+		if uuid = strings.TrimSpace(uuid); uuid != "" && !slices.Contains(uuids, uuid) {
+			uuids = append(uuids, uuid)
+		}
 	}
-	for _, uuid := range r.uuids {
+	return uuids
+}
+
+// decide marks the GPUs in the annotation as reset. done are the GPUs to remove from it. void are those of them that failed again, each of which is
+// returned once. reopen reports whether the driver must be opened again to see the current state of the GPUs.
+func (r *resets) decide(uuids []string, t *health.Tracker, now time.Time) (done, void []string, reopen bool) {
+	r.forget(func(uuid string) bool { return !slices.Contains(uuids, uuid) })
+	for _, uuid := range uuids {
 		begun := r.begun[uuid]
 		r.begun[uuid] = true
 		switch {
@@ -70,7 +63,7 @@ func (r *resets) decide(t *health.Tracker, now time.Time) (done, void []string, 
 			}
 		case !begun:
 			reopen = t.MarkReset(uuid) || reopen
-		case now.Sub(r.tried) >= lookForReset:
+		case now.Sub(r.tried) >= r.every:
 			reopen = true
 		}
 	}
@@ -80,28 +73,25 @@ func (r *resets) decide(t *health.Tracker, now time.Time) (done, void []string, 
 	return done, void, reopen
 }
 
-// remove removes GPUs from the annotation. If the Node was changed in the meantime, the write fails and is tried again.
-func (r *resets) remove(ctx context.Context, node *nodeapi.Client, done []string) error {
-	r.mu.Lock()
-	version := r.version
-	var left []string
-	for _, uuid := range r.uuids {
-		if !slices.Contains(done, uuid) {
-			left = append(left, uuid)
-		}
-	}
-	r.mu.Unlock()
+// forget drops what is known about GPUs.
+func (r *resets) forget(gone func(uuid string) bool) {
+	maps.DeleteFunc(r.begun, func(uuid string, _ bool) bool { return gone(uuid) })
+	maps.DeleteFunc(r.void, func(uuid string, _ bool) bool { return gone(uuid) })
+}
+
+// removeReset removes GPUs from the annotation of a version of the Node. If the Node has changed since, the write fails and is tried again.
+func (a *Agent) removeReset(ctx context.Context, n nodeapi.Node, uuids, done []string) error {
+	isDone := func(uuid string) bool { return slices.Contains(done, uuid) }
 	var value any // The value nil removes the annotation.
-	if len(left) > 0 {
+	if left := slices.DeleteFunc(slices.Clone(uuids), isDone); len(left) > 0 {
 		value = strings.Join(left, ",")
 	}
-	err := node.Patch(ctx, "", nodeapi.MergePatch, map[string]any{
-		"metadata": map[string]any{"resourceVersion": version, "annotations": map[string]any{nodecontract.GPUResetAnnotation: value}},
+	err := a.node.Patch(ctx, "", nodeapi.MergePatch, map[string]any{
+		"metadata": map[string]any{"resourceVersion": n.Metadata.ResourceVersion, "annotations": map[string]any{nodecontract.GPUResetAnnotation: value}},
 	})
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err == nil && r.version == version {
-		r.uuids = left
+	if err == nil {
+		a.resets.written = n.Metadata.ResourceVersion
+		a.resets.forget(isDone) // Somebody may name them again after the next reset.
 	}
 	return err
 }
@@ -111,14 +101,18 @@ func (a *Agent) takeResets(ctx context.Context, tracker *health.Tracker) bool {
 	if a.node == nil || !a.options.writeNode {
 		return false
 	}
+	n, _ := a.nodes.latest()
+	if n.Metadata.ResourceVersion == a.resets.written {
+		return false // Its annotation is out of date.
+	}
 	log := logr.FromContextOrDiscard(ctx)
-	now := time.Now()
-	done, void, reopen := a.resets.decide(tracker, now)
+	now, uuids := time.Now(), resetGPUs(n.Metadata.Annotations[nodecontract.GPUResetAnnotation])
+	done, void, reopen := a.resets.decide(uuids, tracker, now)
 	for _, uuid := range void {
 		a.report.events.tell(ctx, health.Event{Warning: true, Reason: "GPUResetFailed", Message: "GPU " + uuid + " failed again after it was reset; it stays out of service"})
 	}
 	if len(done) > 0 {
-		if err := a.resets.remove(ctx, a.node, done); err != nil {
+		if err := a.removeReset(ctx, n, uuids, done); err != nil {
 			log.Info("The annotation is not removed; trying again", "annotation", nodecontract.GPUResetAnnotation, "error", err.Error())
 		} else {
 			log.Info("Removed from the annotation", "annotation", nodecontract.GPUResetAnnotation, "gpus", done)

@@ -28,8 +28,6 @@ type useWatch struct {
 	notes   usage.Notes
 	holders plugin.PodResources
 	pods    metrics.PodSource // It is nil if processes cannot be assigned to pods.
-	// earlier receives the value of the annotation when the agent started.
-	earlier chan string
 	every   time.Duration
 	// said is the last written report of holders. slots is the last written report of slots in use.
 	said  nodecontract.HoldersReport
@@ -40,39 +38,35 @@ type useWatch struct {
 }
 
 func newUseWatch(o Options) *useWatch {
-	w := &useWatch{holders: plugin.PodResources{Socket: o.podResourcesSocket}, earlier: make(chan string, 1), every: lookForUse}
+	w := &useWatch{holders: plugin.PodResources{Socket: o.podResourcesSocket}, every: lookForUse}
 	if o.podLogs != none {
 		w.pods = metrics.LogFolders{Root: o.podLogs}
 	}
 	return w
 }
 
-// seen records the metadata of the Node.
-func (w *useWatch) seen(m nodeapi.Metadata) {
-	select {
-	case w.earlier <- m.Annotations[nodecontract.UnusedSinceAnnotation]:
-	default:
-	}
-}
-
 // watchUse checks the use of GPUs until ctx ends. It starts when the Node has been read.
 func (a *Agent) watchUse(ctx context.Context) {
 	log := logr.FromContextOrDiscard(ctx)
-	var tracker usage.Tracker
-	select {
-	case <-ctx.Done():
-		return
-	case annotation := <-a.use.earlier:
-		report, err := nodecontract.ParseUnused(annotation)
-		if err != nil {
-			log.Info("What an earlier agent said of unused replicas is not understood, and taken away", "error", err.Error())
-			err = a.sayUnused(ctx, report)
+	n, next := a.nodes.latest()
+	for n.Metadata.ResourceVersion == "" {
+		select {
+		case <-ctx.Done():
+			return
+		case <-next:
 		}
-		if err != nil {
-			log.Info("The Node cannot be written", "error", err.Error())
-		}
-		tracker.Adopt(report)
+		n, next = a.nodes.latest()
 	}
+	report, err := nodecontract.ParseUnused(n.Metadata.Annotations[nodecontract.UnusedSinceAnnotation])
+	if err != nil {
+		log.Info("What an earlier agent said of unused replicas is not understood, and taken away", "error", err.Error())
+		err = a.sayUnused(ctx, report)
+	}
+	if err != nil {
+		log.Info("The Node cannot be written", "error", err.Error())
+	}
+	var tracker usage.Tracker
+	tracker.Adopt(report)
 	for said := ""; ctx.Err() == nil; pause(ctx, a.use.every) {
 		now := ""
 		if err := a.observeUsage(ctx, &tracker); err != nil {

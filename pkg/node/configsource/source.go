@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"github.com/go-logr/logr"
 	"k8s.io/utils/clock"
 
@@ -44,8 +43,8 @@ type Update struct {
 const (
 	// quiet is how long files must not change before they are used, because editors write in several steps.
 	quiet = 100 * time.Millisecond
-	// lookEvery is how often files are read if the kernel reports no change.
-	lookEvery = 10 * time.Second
+	// lookEvery is how often files are read. They are small, and the kernel's notifications miss changes on some file systems.
+	lookEvery = 100 * time.Millisecond
 	// nodeGrace is how long to wait for the Node before the files alone are used. With the wrong sharing, a pod could get a whole GPU.
 	nodeGrace = 10 * time.Second
 	// maxFile is the largest size of a ConfigMap, in bytes.
@@ -63,9 +62,12 @@ func (s Source) Run(ctx context.Context, again <-chan os.Signal, update func(Upd
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	node, waiting := s.watchNode(ctx)
-	files := s.watchFiles(ctx)
-	looks := s.Clock.NewTicker(lookEvery)
-	defer looks.Stop()
+	var looks <-chan time.Time // It is nil without files.
+	if s.File != "" || s.Dir != "" {
+		ticker := s.Clock.NewTicker(lookEvery)
+		defer ticker.Stop()
+		looks = ticker.C()
+	}
 	l := look{source: s, update: update}
 	var meta nodeapi.Metadata
 	for {
@@ -80,8 +82,7 @@ func (s Source) Run(ctx context.Context, again <-chan os.Signal, update func(Upd
 		case <-waiting:
 			waiting = nil
 			logr.FromContextOrDiscard(ctx).Info("The Node is not known yet; going on without its label and annotations")
-		case <-files:
-		case <-looks.C():
+		case <-looks:
 		case <-again:
 			l.force = true
 		}
@@ -114,11 +115,15 @@ type look struct {
 }
 
 func (l *look) look(ctx context.Context, meta nodeapi.Metadata) {
-	in := l.source.read(meta) // The first read does not have to wait until files are quiet.
-	if l.last != nil {
+	same := func(in Inputs) bool { return l.last != nil && !l.force && sameInputs(*l.last, in) }
+	in := l.source.read(meta)
+	if same(in) {
+		return
+	}
+	if l.last != nil { // The first read does not have to wait until files are quiet.
 		in = l.source.settled(ctx, in, meta)
 	}
-	if ctx.Err() != nil || l.last != nil && !l.force && sameInputs(*l.last, in) {
+	if ctx.Err() != nil || same(in) {
 		return
 	}
 	a, err := Choose(in)
@@ -203,35 +208,4 @@ func errorText(err error) string {
 		return ""
 	}
 	return err.Error()
-}
-
-// watchFiles returns a channel of changes in the directories, of a file or of the link "..data" with which the kubelet updates all files of a ConfigMap at
-// once.
-func (s Source) watchFiles(ctx context.Context) <-chan fsnotify.Event {
-	var dirs []string
-	if s.File != "" {
-		dirs = append(dirs, filepath.Dir(s.File))
-		if target, err := filepath.EvalSymlinks(s.File); err == nil && filepath.Dir(target) != filepath.Dir(s.File) {
-			dirs = append(dirs, filepath.Dir(target))
-		}
-	}
-	if s.Dir != "" {
-		dirs = append(dirs, s.Dir)
-	}
-	if len(dirs) == 0 {
-		return nil
-	}
-	log := logr.FromContextOrDiscard(ctx)
-	watcher, err := fsnotify.NewWatcher()
-	if err != nil {
-		log.Info("Files cannot be watched; looking from time to time", "error", err.Error())
-		return nil
-	}
-	context.AfterFunc(ctx, func() { _ = watcher.Close() })
-	for _, dir := range dirs {
-		if err := watcher.Add(dir); err != nil {
-			log.Info("The folder cannot be watched; looking from time to time", "folder", dir, "error", err.Error())
-		}
-	}
-	return watcher.Events
 }

@@ -24,13 +24,15 @@ import (
 	"karve.sh/karve/pkg/words"
 )
 
-// Config configures a Driver. All fields but Capabilities and the hooks are required.
+// Config configures a Driver. All fields but State, Capabilities and the hooks are required.
 type Config struct {
 	API *nodeapi.Client
-	// Registry is the directory in which the kubelet looks for plugin sockets. State is the directory of the checkpoint.
-	Registry, State string
-	// Specs is the directory for CDI specs. The container runtime must read it.
+	// Registry is the directory in which the kubelet looks for plugin sockets.
+	Registry string
+	// Specs is the directory for CDI specs, which are also the record of prepared claims. The container runtime must read it.
 	Specs string
+	// State is the directory in which drivers of Karve 0.1 recorded claims. It may be "".
+	State string
 	// Capabilities has the device files of MIG instances.
 	Capabilities mig.Capabilities
 	// CDIMissing returns an error if the container runtime does not know all of the CDI devices.
@@ -66,23 +68,12 @@ type Driver struct {
 	claims    map[string]Claim // by UID
 }
 
-// New returns a driver with the claims that an earlier one has prepared. If the error is ErrUnreadable (by [errors.Is]), the driver can be used and has
-// the claims for which there is a CDI spec.
+// New returns a driver with the claims that an earlier one has prepared. After an error, the driver can be used, and lacks claims whose CDI specs cannot be
+// read.
 func New(config Config) (*Driver, error) {
 	d := &Driver{config: config, wake: make(chan struct{}, 1), devices: map[string]Device{}, unhealthy: map[string]bool{}, cordoned: map[string]bool{}}
 	var err error
-	if d.claims, err = readCheckpoint(config.State); err == nil {
-		return d, nil
-	}
-	var broken error
-	d.claims, broken = claimsOfSpecs(config.Specs)
-	err = fmt.Errorf("%w; the CDI specs name %s", err, words.Count(len(d.claims), "claim"))
-	if broken != nil {
-		err = fmt.Errorf("%w, and not all can be read: %w", err, broken)
-	}
-	if writeErr := writeCheckpoint(config.State, d.claims); writeErr != nil {
-		return d, fmt.Errorf("%w; it cannot be written either: %w", err, writeErr)
-	}
+	d.claims, err = claimsOfSpecs(config.Specs)
 	return d, err
 }
 
@@ -255,16 +246,9 @@ func (d *Driver) prepare(ctx context.Context, uid, namespace, name string) (Clai
 	if err != nil {
 		return Claim{}, nil, fmt.Errorf("ResourceClaim %s/%s: %w", namespace, name, err)
 	}
-	if done {
-		return claim, devices, nil
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.claims[uid] = claim
-	if err := writeCheckpoint(d.config.State, d.claims); err != nil {
-		delete(d.claims, uid)
-		return Claim{}, nil, fmt.Errorf("recording ResourceClaim %s/%s: %w", namespace, name, err)
-	}
 	return claim, devices, nil
 }
 
@@ -402,6 +386,11 @@ func (d *Driver) Run(ctx context.Context) error {
 	defer group.Wait()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
+	if d.config.State != "" {
+		if err := writeFile(d.config.State, formerRecord, []byte(formerContent)); err != nil {
+			logr.FromContextOrDiscard(ctx).Info("An agent of Karve 0.1 would not know the prepared ResourceClaims", "error", err.Error())
+		}
+	}
 	group.Go(func() { d.forget(ctx) })
 	group.Go(func() { d.publishAll(ctx) })
 	group.Go(func() {

@@ -160,7 +160,7 @@ func TestUnsharedInstanceIsHeldByItsUUID(t *testing.T) {
 	w.apply(divided(t, small, nodecontract.MIGMixed, 1), gpus...)
 	w.prepare(w.allocate("a", "r="+deviceOf(uuid)))
 	w.stop()
-	if got := dra.Recorded(w.config.State)(nodecontract.DRADriver, "team", "a", deviceOf(uuid), "a-share-0"); len(got) != 1 || !strings.HasPrefix(got[0], uuid) {
+	if got := dra.Recorded(w.config.Specs)(nodecontract.DRADriver, "team", "a", deviceOf(uuid), "a-share-0"); len(got) != 1 || !strings.HasPrefix(got[0], uuid) {
 		t.Errorf("the record says that the pod holds %v", got)
 	}
 	w.start()

@@ -150,7 +150,7 @@ func (k *kubelet) NodeUnprepareResources(_ context.Context, r *drapb.NodeUnprepa
 	return response, nil
 }
 
-// unprepare removes the CDI spec of a claim and then its record, so that a crash in between leaves the record.
+// unprepare removes the CDI spec of a claim, and forgets the claim.
 func (d *Driver) unprepare(uid string) error {
 	d.preparing.Lock()
 	defer d.preparing.Unlock()
@@ -162,14 +162,6 @@ func (d *Driver) unprepare(uid string) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	claim, known := d.claims[uid]
-	if !known {
-		return nil
-	}
 	delete(d.claims, uid)
-	if err := writeCheckpoint(d.config.State, d.claims); err != nil {
-		d.claims[uid] = claim
-		return fmt.Errorf("recording that ResourceClaim %s/%s has ended: %w", claim.Namespace, claim.Name, err)
-	}
 	return nil
 }

@@ -24,8 +24,11 @@ const cdiVersion = "0.6.0"
 // cdiKind is the kind of the CDI devices. There is one for each request of a claim, and possibly one for the whole claim.
 const cdiKind = nodecontract.DRADriver + "/claim"
 
-// claimAnnotation holds the claim in its CDI spec, so that the record of claims can be restored from it.
+// claimAnnotation holds the claim in its CDI spec, which is the only record of it.
 const claimAnnotation = nodecontract.DRADriver + "/claim"
+
+// maxSpec is the largest size of a spec, in bytes.
+const maxSpec = 1 << 20
 
 // spec is a CDI spec.
 type spec struct {
@@ -137,7 +140,7 @@ func claimsOfSpecs(dir string) (claims map[string]Claim, problem error) {
 	for _, path := range paths {
 		var s spec
 		var c Claim
-		data, err := limited.ReadFile(path, maxCheckpoint)
+		data, err := limited.ReadFile(path, maxSpec)
 		if err == nil {
 			err = json.Unmarshal(data, &s)
 		}

@@ -1,17 +1,15 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
 	"net"
 	"os"
-	"path/filepath"
 	"syscall"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
-	"github.com/go-logr/logr"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"k8s.io/utils/clock"
@@ -19,7 +17,7 @@ import (
 
 // Unix is a Network of Unix sockets.
 type Unix struct {
-	// Poll is how often to check for sockets in addition to the kernel's notifications. Zero means 1 s.
+	// Poll is how often to check for a new socket. Zero means 100 ms.
 	Poll  time.Duration
 	Clock clock.WithTicker
 }
@@ -72,41 +70,22 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// Created watches the directory. It also polls the socket, because a watch may fail and the directory may be replaced.
+// Created polls the socket. A watch of the directory may fail, and the directory may be replaced.
 func (u Unix) Created(ctx context.Context, path string) <-chan struct{} {
-	log := logr.FromContextOrDiscard(ctx)
-	every, ticks := u.Poll, u.Clock
-	if every == 0 {
-		every = time.Second
-	}
+	every, ticks := cmp.Or(u.Poll, 100*time.Millisecond), u.Clock
 	if ticks == nil {
 		ticks = clock.RealClock{}
 	}
 	out := make(chan struct{}, 1)
-	watcher, err := fsnotify.NewWatcher()
-	if err == nil {
-		err = watcher.Add(filepath.Dir(path))
-	}
-	if err != nil {
-		log.Info("No watch on the kubelet's folder; looking from time to time", "error", err.Error())
-	}
 	last := socketIdentity(path)
 	go func() {
-		var events chan fsnotify.Event
-		var errs chan error
-		if watcher != nil {
-			defer func() { _ = watcher.Close() }()
-			events, errs = watcher.Events, watcher.Errors
-		}
-		timer := ticks.NewTicker(every)
-		defer timer.Stop()
+		ticker := ticks.NewTicker(every)
+		defer ticker.Stop()
 		for {
 			select {
 			case <-ctx.Done():
 				return
-			case <-events:
-			case <-errs: //nolint:errcheck // The next reading shows what is there.
-			case <-timer.C():
+			case <-ticker.C():
 			}
 			if now := socketIdentity(path); now != last {
 				if last = now; now != (socketID{}) {

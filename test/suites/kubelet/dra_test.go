@@ -46,7 +46,7 @@ func unpromised(t *testing.T, state nvmltest.State) *draWorld {
 		t.Skip("this Kubernetes does not serve ResourceClaims in v1")
 	}
 	w.must(w.InCluster(t.Context()))
-	w.plugin.Args = []string{"--metrics-address=127.0.0.1:0", "--state-dir=" + filepath.Join(w.node.Dir(), "state"), "--cdi-spec-dirs=" + w.specs()}
+	w.plugin.Args = []string{"--metrics-address=127.0.0.1:0", "--state-dir=none", "--cdi-spec-dirs=" + w.specs()}
 	return w
 }
 
@@ -112,13 +112,25 @@ func (w *draWorld) waits(name string) {
 
 // held returns the replicas of the claims that the agent has recorded, by pod, and checks that no two pods hold the same.
 func (w *draWorld) held() (map[string]string, error) {
-	data, err := os.ReadFile(filepath.Join(w.node.Dir(), "state", "dra-claims.json"))
+	specs, err := filepath.Glob(filepath.Join(w.specs(), "gpu.karve.sh-claim_*.json"))
 	if err != nil {
 		return nil, err
 	}
-	var record struct{ Claims []dra.Claim }
-	if err := json.Unmarshal(data, &record); err != nil {
-		return nil, err
+	var claims []dra.Claim
+	for _, path := range specs {
+		var spec struct{ Annotations map[string]string }
+		var claim dra.Claim
+		data, err := os.ReadFile(path)
+		if err == nil {
+			err = json.Unmarshal(data, &spec)
+		}
+		if err == nil {
+			err = json.Unmarshal([]byte(spec.Annotations["gpu.karve.sh/claim"]), &claim)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		claims = append(claims, claim)
 	}
 	pods, err := w.pods().List(w.t.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -131,7 +143,7 @@ func (w *draWorld) held() (map[string]string, error) {
 		}
 	}
 	held, holder := map[string]string{}, map[string]string{}
-	for _, c := range record.Claims {
+	for _, c := range claims {
 		if len(c.Devices) != 1 || len(c.Devices[0].Replicas) != 1 {
 			return nil, fmt.Errorf("claim %s holds %+v, want one replica", c.Name, c.Devices)
 		}

@@ -110,12 +110,18 @@ func outputFolder() string {
 	return filepath.Join(os.TempDir(), "karve-lib")
 }
 
-// Use builds the library and points this process at a state file of the test. It returns the library's path and the machine, whose file is already written.
+// Use is like [New], and points this process at the state file.
 func Use(t *testing.T, profile State) (string, *Machine) {
 	t.Helper()
-	path := Build(t)
-	m := &Machine{Path: filepath.Join(t.TempDir(), "gpus"), State: profile}
+	path, m := New(t, profile)
 	t.Setenv(Env, m.Path)
-	m.Write(t)
 	return path, m
+}
+
+// New builds the library, and returns its path and a machine of the test, whose state file is already written.
+func New(t *testing.T, profile State) (string, *Machine) {
+	t.Helper()
+	m := &Machine{Path: filepath.Join(t.TempDir(), "gpus"), State: profile}
+	m.Write(t)
+	return Build(t), m
 }
