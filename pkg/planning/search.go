@@ -2,6 +2,7 @@ package planning
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -16,8 +17,8 @@ import (
 	"karve.sh/karve/pkg/watchdog"
 )
 
-// question is the input of a plan for pending pods.
-type question struct {
+// podQuestion is the input of a plan for pending pods.
+type podQuestion struct {
 	snapshot planner.Snapshot
 	earlier  planner.Plan
 	frozen   []bool
@@ -29,7 +30,7 @@ func (p *Planner) plan(ctx context.Context, view snapshot.View) checked.Plan {
 	p.planning.Lock()
 	defer p.planning.Unlock()
 	started := p.Clock.Now()
-	asked := question{view.Snapshot, p.Progress.earlier(&view, started), view.Frozen()}
+	asked := podQuestion{view.Snapshot, p.Progress.earlier(&view, started), view.Frozen()}
 	patience := solve.Patience(view.Snapshot)
 	with, cut := p.search(ctx, started, patience)
 	known := p.podPlans.to(asked, started)
@@ -139,4 +140,44 @@ func (p *Planner) note(ctx context.Context, purpose string, s planner.Snapshot, 
 		p.aside = map[string]sets.Set[string]{}
 	}
 	p.aside[purpose] = now
+}
+
+// Extended describes a search for a plan that took longer than the usual budget, because pods of many shapes are worth more time.
+type Extended struct {
+	Took, Usual time.Duration
+	Shapes      int
+	At          time.Time
+}
+
+// String returns a sentence without a full stop.
+func (e *Extended) String() string {
+	return fmt.Sprintf("a plan took %s instead of %s, because its pods have %d different requests", e.Took.Round(100*time.Millisecond), e.Usual, e.Shapes)
+}
+
+// extendedFor is how long an extended search is reported.
+const extendedFor = time.Hour
+
+// extend records a search. Of the searches of the last hour, it keeps the one that took longest.
+func (p *Planner) extend(e Extended) {
+	if e.Took <= e.Usual {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.extended == nil || e.Took > p.extended.Took || e.At.Sub(p.extended.At) >= extendedFor {
+		p.extended = &e
+	}
+}
+
+// Extended returns the longest extended search of the last hour, or nil if there was none.
+func (p *Planner) Extended() *Extended {
+	if p == nil {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.extended == nil || p.Clock.Since(p.extended.At) >= extendedFor {
+		return nil
+	}
+	return p.extended
 }

@@ -220,16 +220,20 @@ func snapshotOf(c *facts.Cluster, pods []corev1.Pod) (s planner.Snapshot, why []
 	for i := range s.Pools {
 		s.Pools[i].MinValues = nil // They are lists by offering. The cheapest instance type does not depend on them.
 	}
-	s = cheapest(s)
-	one := s
-	one.Classes = slices.Clone(s.Classes)
-	for i := range one.Classes {
+	for i := range s.Classes {
 		if why[i] == "" {
-			one.Classes[i].Pods = []string{name(i)}
+			s.Classes[i].Pods = []string{name(i)}
 		}
 	}
-	for _, u := range (solve.Solver{Effort: 1}).Plan(one).Unplaced {
+	s, plan, _, err := solve.Contain(cheapest(s), nil, solve.Solver{Effort: 1}.Plan, func() bool { return true }, nil)
+	for _, u := range plan.Unplaced {
 		why[podOf(u.Pod)] = u.Message
+	}
+	for i := range s.Classes {
+		s.Classes[i].Pods = nil
+		if err != nil {
+			why[i] = err.Error()
+		}
 	}
 	return s, why
 }

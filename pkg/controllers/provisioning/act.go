@@ -19,6 +19,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/launch"
 	"karve.sh/karve/pkg/fleet/launching"
+	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/render"
 	"karve.sh/karve/pkg/snapshot"
@@ -26,6 +27,36 @@ import (
 
 // claimsAtOnce is how many NodeClaims are written concurrently. With a busy API server, a write takes half a second.
 const claimsAtOnce = 16
+
+// launch adopts a plan and makes its launches, except those that wait for places on machines that are starting or for a sign of the scheduler's, and those that would
+// save nothing.
+func (c *Controller) launch(ctx context.Context, view *snapshot.View, plan planner.Plan, displaced displaced) (time.Duration, error) {
+	entries, unproven, useless := c.Planner.Adopt(view, plan), unproven(view, plan.Launches), saveNothing(view, plan.Launches)
+	var due []int
+	var launches []planner.Launch
+	var entriesOfDue []int
+	for i := range plan.Launches {
+		if !displaced.waits[i] && !unproven[i] && !useless[i] {
+			due, launches, entriesOfDue = append(due, i), append(launches, plan.Launches[i]), append(entriesOfDue, entries[i])
+		}
+	}
+	chosen, wait, err := c.act(ctx, view, launches, plan.Placements, entriesOfDue)
+	made := make([]int, len(chosen))
+	for i, at := range chosen {
+		made[i] = due[at]
+		if since := displaced.since[made[i]]; !since.IsZero() {
+			c.Metrics.Decided("provisioning", map[metrics.Event]time.Time{metrics.Displaced: since}, c.Clock.Now())
+		}
+	}
+	c.seats.note(view, plan, displaced, made)
+	if slices.Contains(unproven, true) {
+		wait = min(wait, time.Second)
+	}
+	return wait, err
+}
+
+// retry is the longest interval between plans while pods are pending.
+const retry = 10 * time.Second
 
 // act creates as many NodeClaims for launches as may be unlaunched at the same time. The rest follows with the next plan. entries has the entry of each
 // launch in the remembered plan. It is nil if there is no such plan. placements are those of the plan. act returns the indices of the launches that it made, and when to reconcile again.

@@ -50,9 +50,6 @@ import (
 // soon is the delay of a plan while the launch controller records why a NodeClaim is gone.
 const soon = 50 * time.Millisecond
 
-// retry is the longest interval between plans while pods are pending.
-const retry = 10 * time.Second
-
 // Config has the dependencies and settings of the controller.
 type Config struct {
 	Client   client.Client
@@ -196,17 +193,6 @@ func (c *Controller) classChanged(_ context.Context, o client.Object) []reconcil
 func leaving(o client.Object) bool {
 	claim, ok := o.(*karpv1.NodeClaim)
 	return ok && facts.IsOurClaim(claim) && (&records.Machine{Claim: claim}).Leaving()
-}
-
-// patient reports whether the pods of a leaving machine can wait for the batch. They can if it is replaced only to save cost, because they keep
-// running.
-func patient(o client.Object) bool {
-	claim, ok := o.(*karpv1.NodeClaim)
-	if !ok {
-		return false
-	}
-	m := &records.Machine{Claim: claim}
-	return m.Replacing() == string(karpv1.DisruptionReasonUnderutilized) && !m.Deleting()
 }
 
 // BatchPod adds a pod that waits for replicas to the batch, and removes one that no longer waits. Pods that the scheduler has not tried yet only keep a batch
@@ -358,33 +344,6 @@ func soonest(wait time.Duration, others ...time.Duration) time.Duration {
 		}
 	}
 	return wait
-}
-
-// launch adopts a plan and makes its launches, except those that wait for places on machines that are starting or for a sign of the scheduler's, and those that would
-// save nothing.
-func (c *Controller) launch(ctx context.Context, view *snapshot.View, plan planner.Plan, displaced displaced) (time.Duration, error) {
-	entries, unproven, useless := c.Planner.Adopt(view, plan), unproven(view, plan.Launches), saveNothing(view, plan.Launches)
-	var due []int
-	var launches []planner.Launch
-	var entriesOfDue []int
-	for i := range plan.Launches {
-		if !displaced.waits[i] && !unproven[i] && !useless[i] {
-			due, launches, entriesOfDue = append(due, i), append(launches, plan.Launches[i]), append(entriesOfDue, entries[i])
-		}
-	}
-	chosen, wait, err := c.act(ctx, view, launches, plan.Placements, entriesOfDue)
-	made := make([]int, len(chosen))
-	for i, at := range chosen {
-		made[i] = due[at]
-		if since := displaced.since[made[i]]; !since.IsZero() {
-			c.Metrics.Decided("provisioning", map[metrics.Event]time.Time{metrics.Displaced: since}, c.Clock.Now())
-		}
-	}
-	c.seats.note(view, plan, displaced, made)
-	if slices.Contains(unproven, true) {
-		wait = min(wait, time.Second)
-	}
-	return wait, err
 }
 
 // write writes to machines what a plan changes for them: their replicas and slots, and the pods for which they were launched.

@@ -1,6 +1,9 @@
 package provisioning
 
 import (
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/records"
@@ -46,4 +49,15 @@ func allRun(view *snapshot.View, pods []string, on map[string]*records.Machine) 
 		}
 	}
 	return len(on) > 0
+}
+
+// patient reports whether the pods of a leaving machine can wait for the batch. They can if it is replaced only to save cost, because they keep
+// running.
+func patient(o client.Object) bool {
+	claim, ok := o.(*karpv1.NodeClaim)
+	if !ok {
+		return false
+	}
+	m := &records.Machine{Claim: claim}
+	return m.Replacing() == string(karpv1.DisruptionReasonUnderutilized) && !m.Deleting()
 }

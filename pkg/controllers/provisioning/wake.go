@@ -48,7 +48,7 @@ type overdue struct {
 func (w *wakes) due(view *snapshot.View, placements []planner.Placement, now time.Time) (*corev1.Node, time.Duration) {
 	var on *corev1.Node
 	var next time.Duration
-	soonest := func(wait time.Duration) {
+	earliest := func(wait time.Duration) {
 		if next == 0 || wait < next {
 			next = wait
 		}
@@ -75,7 +75,7 @@ func (w *wakes) due(view *snapshot.View, placements []planner.Placement, now tim
 				o = overdue{now, min(2*o.pause, maxWake)}
 				wait = o.pause
 			}
-			soonest(wait)
+			earliest(wait)
 			placed[pod.UID] = o
 		}
 	}

@@ -24,6 +24,7 @@ import (
 	"karve.sh/karve/pkg/plain"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/planning"
+	"karve.sh/karve/pkg/planning/checked"
 	"karve.sh/karve/pkg/provreq"
 )
 
@@ -74,13 +75,13 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if len(g.View.Requested) == 0 {
 		return reconcile.Result{}, nil
 	}
-	plan := g.Plan(ctx)
+	plan, search := g.Plan(ctx), checked.Search{Solver: func() solve.Solver { return solve.Solver{Effort: effort} }}
 	if plan.Err != nil {
 		return reconcile.Result{RequeueAfter: often}, nil //nolint:nilerr // The planner has reported it.
 	}
 	wait := seldom
 	var errs []error
-	for _, f := range booking.Observe(plan, solve.Solver{Effort: effort}) {
+	for _, f := range booking.Observe(plan, search) {
 		f.Now = c.Clock.Now()
 		if !f.Request.Is(provreq.Provisioned) {
 			wait = often

@@ -109,7 +109,7 @@ func (c *Controller) ofClass(ctx context.Context, o client.Object) []reconcile.R
 	}
 	var requests []reconcile.Request
 	for i := range all.Items {
-		if names(claim.Spec.NodeClassRef, all.Items[i].Spec.NodeClassRef) {
+		if refersTo(claim.Spec.NodeClassRef, all.Items[i].Spec.NodeClassRef) {
 			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&all.Items[i])})
 		}
 	}

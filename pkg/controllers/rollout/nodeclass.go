@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/cloud"
@@ -122,4 +123,8 @@ func (c *Controller) nodeClass(ctx context.Context, kind schema.GroupVersionKind
 		return nil, nil, err
 	}
 	return &nodeClass{o, choice, of, of.ImageRollouts}, nil, nil
+}
+
+func refersTo(ref *karpv1.NodeClassReference, class v1alpha1.NodeClassReference) bool {
+	return ref != nil && ref.Group == class.Group && ref.Kind == class.Kind && ref.Name == class.Name
 }

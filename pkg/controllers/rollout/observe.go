@@ -24,23 +24,6 @@ import (
 	"karve.sh/karve/pkg/snapshot/records"
 )
 
-// world is what was read from the cluster, and the input of the decision.
-type world struct {
-	cluster *facts.Cluster
-	// class is nil if the rollout is blocked before it is read.
-	class *nodeClass
-	// classes is the kind of the node class. It is empty if the cluster has no such kind.
-	classes schema.GroupVersionKind
-	// canaries has the names of the existing objects of the rollout's canaries.
-	canaries objects
-	seen     rollout.Seen
-}
-
-// objects are names by kind.
-type objects struct {
-	classes, claims, pods []string
-}
-
 // disabled blocks all rollouts if the feature is off.
 var disabled = rollout.Blocked{Problem: rollout.Problem{
 	Reason: "ImageRolloutsDisabled", Message: "the controller runs without --image-rollouts: set imageRollouts.enabled=true in the chart's values, or delete this GPUImageRollout",
@@ -64,7 +47,7 @@ func (c *Controller) observe(ctx context.Context, r *v1alpha1.GPUImageRollout) (
 	case !meta.IsNoMatchError(err):
 		return nil, fmt.Errorf("looking up kind %s: %w", r.Spec.NodeClassRef.Kind, err)
 	}
-	if w.canaries, err = c.canaries(ctx, r, w); err != nil {
+	if w.canaries, err = c.observeCanaries(ctx, r, w); err != nil {
 		return nil, err
 	}
 	w.seen.Leftovers = w.canaries.besides(r.Status.Canary)
@@ -78,7 +61,7 @@ func (c *Controller) observe(ctx context.Context, r *v1alpha1.GPUImageRollout) (
 		return w, nil
 	}
 	pools := poolsOf(r, w.cluster)
-	w.seen.Architectures = architectures(r, pools)
+	w.seen.Architectures = architecturesOf(r, pools)
 	if len(w.seen.Architectures) == 0 {
 		w.seen.Blocked = noMachines(r, len(pools))
 		return w, nil
@@ -161,7 +144,7 @@ func whyUnfit(r *v1alpha1.GPUImageRollout, class *nodeClass, cluster *facts.Clus
 	}
 	for i := range cluster.NodePools {
 		np := &cluster.NodePools[i]
-		if names(np.Spec.Template.Spec.NodeClassRef, r.Spec.NodeClassRef) {
+		if refersTo(np.Spec.Template.Spec.NodeClassRef, r.Spec.NodeClassRef) {
 			return &rollout.Blocked{Spec: true, Problem: rollout.Problem{Reason: "NodeClassShared", Message: fmt.Sprintf(
 				"NodePool %s, which is not Karve's, uses %s as well, and its nodes would get GPU images untried: give it a node class of its own",
 				np.Name, class)}}
@@ -179,18 +162,14 @@ func noMachines(r *v1alpha1.GPUImageRollout, pools int) *rollout.Blocked {
 		"no instance type of %s is known that its NodePools admit; see their conditions", referenceText(r.Spec.NodeClassRef))}}
 }
 
-func names(ref *karpv1.NodeClassReference, class v1alpha1.NodeClassReference) bool {
-	return ref != nil && ref.Group == class.Group && ref.Kind == class.Kind && ref.Name == class.Name
-}
-
 // poolsOf returns Karve's pools that use the node class.
 func poolsOf(r *v1alpha1.GPUImageRollout, cluster *facts.Cluster) []snapshot.Pool {
 	return slices.DeleteFunc(snapshot.Pools(cluster), func(p snapshot.Pool) bool { return p.Class == nil || p.Class.Spec.NodeClassRef != r.Spec.NodeClassRef })
 }
 
-// architectures returns the architectures that the pools can launch, sorted. If no instance type is known, such as after a start, it returns those of
+// architecturesOf returns the architectures that the pools can launch, sorted. If no instance type is known, such as after a start, it returns those of
 // the current image.
-func architectures(r *v1alpha1.GPUImageRollout, pools []snapshot.Pool) []string {
+func architecturesOf(r *v1alpha1.GPUImageRollout, pools []snapshot.Pool) []string {
 	var all []string
 	for i := range pools {
 		for j := range pools[i].Offerings {
@@ -229,7 +208,7 @@ func nodesOf(r *v1alpha1.GPUImageRollout, cluster *facts.Cluster, now time.Time)
 	var n rollout.Nodes
 	for _, m := range records.Machines(cluster) {
 		image := m.Claim.Status.ImageID
-		if !names(m.Claim.Spec.NodeClassRef, r.Spec.NodeClassRef) || image == "" {
+		if !refersTo(m.Claim.Spec.NodeClassRef, r.Spec.NodeClassRef) || image == "" {
 			continue
 		}
 		updated := slices.Contains(r.Status.Current.IDs(), image)
@@ -265,7 +244,7 @@ func failed(m *records.Machine, cluster *facts.Cluster, now time.Time) bool {
 	return launched.IsTrue() && !now.Before(launched.LastTransitionTime.Add(cluster.ReplicasTimeout))
 }
 
-func (c *Controller) canaries(ctx context.Context, r *v1alpha1.GPUImageRollout, w *world) (objects, error) {
+func (c *Controller) observeCanaries(ctx context.Context, r *v1alpha1.GPUImageRollout, w *world) (objects, error) {
 	var all objects
 	for _, m := range records.Canaries(w.cluster) {
 		if m.Claim.Labels[v1alpha1.CanaryLabel] == r.Name {

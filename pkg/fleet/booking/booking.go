@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"karve.sh/karve/pkg/planner"
-	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/planning/checked"
 	"karve.sh/karve/pkg/provreq"
 	"karve.sh/karve/pkg/snapshot"
@@ -45,7 +44,7 @@ type Facts struct {
 }
 
 // Observe returns what a plan has for each request, in the order of the requests. search plans for a request alone.
-func Observe(plan *checked.Plan, search solve.Solver) []Facts {
+func Observe(plan *checked.Plan, search checked.Search) []Facts {
 	all := make([]Facts, len(plan.View.Requested))
 	for i, r := range plan.View.Requested {
 		f := Facts{Request: r.Request, Now: plan.View.Now(), NoGPU: r.NoGPU, Later: r.Later, Wants: r.Wants, Taken: r.Taken}
@@ -109,15 +108,15 @@ func (f *Facts) place(plan *checked.Plan, r *snapshot.Requested) {
 }
 
 // alone sets whether the request can have room at all, and at what price.
-func (f *Facts) alone(v *snapshot.View, r *snapshot.Requested, search solve.Solver) {
-	s := v.Alone(r, false)
-	if plan := planner.Paid(s, search.Plan(s)); len(plan.Unplaced) == 0 {
+func (f *Facts) alone(v *snapshot.View, r *snapshot.Requested, search checked.Search) {
+	s, plan, _ := search.Plan(v.Alone(r, false), nil)
+	if plan := planner.Paid(s, plan); len(plan.Unplaced) == 0 {
 		f.Alone, f.AloneNodes = plan.Price, len(plan.Launches)
 	} else if stays(plan.Unplaced[0].Reason) && !v.MayChange(r) {
 		f.Never = &plan.Unplaced[0].Refusal
 		return
 	}
-	if plan := search.Plan(v.Alone(r, true)); len(plan.Unplaced) > 0 && stays(plan.Unplaced[0].Reason) && !v.MayChange(r) {
+	if _, plan, _ := search.Plan(v.Alone(r, true), nil); len(plan.Unplaced) > 0 && stays(plan.Unplaced[0].Reason) && !v.MayChange(r) {
 		f.Never, f.Within, f.Limited = &plan.Unplaced[0].Refusal, int64(len(r.Pods)-len(plan.Unplaced)), v.LimitedPools(r)
 	}
 }

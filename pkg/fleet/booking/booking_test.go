@@ -195,7 +195,7 @@ func TestNextConditionsOfRequests(t *testing.T) {
 				t.Fatal(plan.Err)
 			}
 			var got []metav1.Condition
-			for _, f := range booking.Observe(&plan, solve.Solver{}) {
+			for _, f := range booking.Observe(&plan, checked.Search{Solver: func() solve.Solver { return solve.Solver{} }}) {
 				got = append(got, booking.Next(f)...)
 			}
 			if text := texts(got); !strings.HasPrefix(text, x.want) || x.want == "" && text != "" {
@@ -244,7 +244,7 @@ func TestOldestRequestComesFirst(t *testing.T) {
 	request(c, provreq.Atomic, 7)
 	c.Requests[1].UID = "2"
 	plan := checked.Of(snapshot.Build(c), 0)
-	all := booking.Observe(&plan, solve.Solver{})
+	all := booking.Observe(&plan, checked.Search{Solver: func() solve.Solver { return solve.Solver{} }})
 	if len(all) != 2 || all[0].Ready != 8 || all[1].Ready != 0 || all[1].Refused == nil || all[1].Never != nil {
 		t.Errorf("got %+v", all)
 	}

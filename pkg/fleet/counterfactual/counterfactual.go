@@ -70,12 +70,12 @@ func OverOnePlan(view *snapshot.View, search solve.Solver) (float64, bool) {
 	if pricesWork {
 		return 0, false
 	}
-	plan := search.Plan(s)
+	s, plan, _, err := solve.Contain(s, nil, search.Plan, func() bool { return false }, nil)
 	var one planner.MicroUSD
 	for _, l := range plan.Launches {
 		one += price(s.Offerings[l.Offering])
 	}
-	if one == 0 || len(plan.Unplaced) > 0 || check.Plan(s, plan) != nil {
+	if one == 0 || len(plan.Unplaced) > 0 || err != nil {
 		return 0, false
 	}
 	return float64(nodes) / float64(one), true

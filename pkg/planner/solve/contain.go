@@ -10,16 +10,6 @@ import (
 	"karve.sh/karve/pkg/planner/check"
 )
 
-// Aside is a class that is left out of a plan.
-type Aside struct {
-	// Class is an index into Snapshot.Classes.
-	Class int
-	// Invalid reports that the class is invalid in the snapshot, and Late that planning with it did not end in time. If both are false, no plan was found
-	// that includes the class and keeps the rules.
-	Invalid, Late bool
-	Refusal       planner.Refusal
-}
-
 // Contain makes up to minAttempts plans regardless of time, which is enough to find one bad class among a thousand. It makes up to maxAttempts plans
 // while there is time.
 const (
@@ -32,7 +22,7 @@ const (
 // that is checked before any other. within calls a function that makes and checks a plan, and reports whether it ended in time: a function that did not may
 // still run, and classes with which it does not end are left out too. If within is nil, every attempt ends.
 //
-// Invalid classes are left out first. If a plan violates a rule, all classes that the violations concern are left out, until a plan is correct. They are then
+// Invalid classes are left out first: nothing else makes an invalid snapshot valid, and the methods of [Solver] take only valid ones. If a plan violates a rule, all classes that the violations concern are left out, until a plan is correct. They are then
 // added back by bisection as long as plans stay correct. If there is no time for that, some of them wait for the next plan. Contain returns an error if there
 // is no correct plan for any class.
 func Contain(
@@ -91,8 +81,8 @@ func (c *container) without(out map[int]Aside) planner.Snapshot {
 	return s
 }
 
-// late is the violation of an attempt that did not end in time. It concerns no particular object.
-var late = &planner.Violation{Message: "planning does not end"}
+// endless is the violation of an attempt that did not end in time. It concerns no particular object.
+var endless = &planner.Violation{Message: "planning does not end"}
 
 // attempt makes a plan without some classes and returns its violations.
 func (c *container) attempt(out map[int]Aside) []*planner.Violation {
@@ -105,7 +95,7 @@ func (c *container) attempt(out map[int]Aside) []*planner.Violation {
 	var plan planner.Plan
 	var violations []*planner.Violation
 	if !c.within(func() { plan, violations = tried(s, build) }) {
-		return []*planner.Violation{late}
+		return []*planner.Violation{endless}
 	}
 	if len(violations) == 0 {
 		c.plan, c.out = plan, out
@@ -172,9 +162,9 @@ func (c *container) takeBack(classes []int) {
 
 func unsound(class int, v *planner.Violation) Aside {
 	why := fmt.Sprintf("no plan with it keeps all rules (%.200s)", v.Message)
-	if v == late {
+	if v == endless {
 		why = "planning with it takes too long"
 	}
-	return Aside{Class: class, Late: v == late, Refusal: planner.Refusal{Reason: planner.ReasonSetAside, Message: why +
+	return Aside{Class: class, Late: v == endless, Refusal: planner.Refusal{Reason: planner.ReasonSetAside, Message: why +
 		", so the others are planned without it: this is a bug of Karve's, please report it with the pod's manifest"}}
 }

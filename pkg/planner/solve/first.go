@@ -37,14 +37,14 @@ func SayWhoWentFirst(s planner.Snapshot, p planner.Plan) planner.Plan {
 	return p
 }
 
-// placed counts the pods of a plan by their priority.
-type placed struct {
+// placedPods counts the pods of a plan by their priority.
+type placedPods struct {
 	// inPools are on new machines of the pools, and onNodes on nodes, both by index.
 	inPools, onNodes map[int]map[int32]int
 }
 
-func placedBy(s planner.Snapshot, p planner.Plan, byPod map[string]int) placed {
-	all := placed{map[int]map[int32]int{}, map[int]map[int32]int{}}
+func placedBy(s planner.Snapshot, p planner.Plan, byPod map[string]int) placedPods {
+	all := placedPods{map[int]map[int32]int{}, map[int]map[int32]int{}}
 	add := func(to map[int]map[int32]int, at int, pods []string) {
 		if to[at] == nil {
 			to[at] = map[int32]int{}
@@ -65,7 +65,7 @@ func placedBy(s planner.Snapshot, p planner.Plan, byPod map[string]int) placed {
 }
 
 // before returns how many pods of a higher priority than a class are on machines of the pools, and on nodes, that admit the class.
-func (p placed) before(s planner.Snapshot, class *planner.Class) (n int) {
+func (p placedPods) before(s planner.Snapshot, class *planner.Class) (n int) {
 	count := func(byPriority map[int32]int) {
 		for priority, pods := range byPriority {
 			if priority > class.Priority {

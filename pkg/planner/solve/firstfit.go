@@ -56,7 +56,3 @@ func postpone(p *planner.Plan) {
 
 // lateFirstFitSteps is the maximum of pods times machines for which [orFirstFit] runs once the search has to end: some hundredths of a second.
 const lateFirstFitSteps = 100_000
-
-func costOf(p planner.Plan) pack.Cost {
-	return pack.Cost{Left: int64(len(p.Unplaced)), Price: int64(p.Price), Machines: int64(len(p.Launches))}
-}

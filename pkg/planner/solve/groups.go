@@ -116,11 +116,11 @@ func newQueue(s planner.Snapshot, groups []planner.Group, earlier planner.Plan, 
 }
 
 func (g *queued) refuse(why string, args ...any) {
-	g.why = planner.Refusal{Reason: planner.ReasonGroup, Message: fmt.Sprintf("%s needs a place for %s at once, and ", g.Name, pods(g.Min)) + fmt.Sprintf(why, args...)}
+	g.why = planner.Refusal{Reason: planner.ReasonGroup, Message: fmt.Sprintf("%s needs a place for %s at once, and ", g.Name, numberOfPods(g.Min)) + fmt.Sprintf(why, args...)}
 }
 
-// pods returns a number of pods in words.
-func pods(n int64) string {
+// numberOfPods returns a number of pods in words.
+func numberOfPods(n int64) string {
 	if n == 1 {
 		return "1 pod"
 	}

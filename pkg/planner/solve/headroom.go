@@ -24,7 +24,7 @@ func (with Solver) Headroom(s planner.Snapshot, p planner.Plan, headroom []plann
 	}
 	for _, nodes := range turns {
 		if now, some := onlyOn(g.Snapshot, nodes); some {
-			g.Fix(with.valid(now))
+			g.Fix(with.ungrouped(now))
 		}
 	}
 	now := g.Snapshot
@@ -32,7 +32,7 @@ func (with Solver) Headroom(s planner.Snapshot, p planner.Plan, headroom []plann
 	for c := range now.Classes {
 		now.Classes[c].Nodes = nil
 	}
-	last := with.valid(now)
+	last := with.ungrouped(now)
 	g.Add(last)
 	g.Plan.Bound = last.Bound
 	constraints.Sort(left, &g.Plan)

@@ -66,6 +66,22 @@ func keep(s planner.Snapshot, earlier planner.Plan, leaveOut []bool) planner.Pla
 	return kept
 }
 
+// ruled reports for each class whether it is constrained or counted by a rule about more than the pods of one machine.
+func ruled(s planner.Snapshot) []bool {
+	out := make([]bool, len(s.Classes))
+	for _, r := range s.Rules {
+		if r.Kind == planner.Apart && r.Topology == planner.PerNode {
+			continue
+		}
+		for _, list := range [][]int{r.Classes, r.Counted} {
+			for _, c := range list {
+				out[c] = true
+			}
+		}
+	}
+	return out
+}
+
 // charge returns what a launch counts against the limits of its pool and draws from stocks.
 func (k *keeper) charge(l planner.Launch) *pack.Charge {
 	c := pack.ChargeOf(k.s.Offerings[l.Offering])

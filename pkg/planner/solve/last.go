@@ -32,7 +32,7 @@ func (with Solver) belowCutoffLast(s planner.Snapshot, first func(planner.Snapsh
 			rest.Classes[c].Pods = nil
 		}
 	}
-	g.Add(with.inGroups(rest, planner.Plan{}, Solver.valid))
+	g.Add(with.inGroups(rest, planner.Plan{}, Solver.ungrouped))
 	all := g.Plan
 	all.Placements, all.Held = withoutPods(all.Placements, plan.Held), plan.Held
 	all.Unplaced = append(all.Unplaced, plan.Unplaced...)

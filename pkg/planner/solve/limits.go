@@ -89,8 +89,3 @@ func limitsDecide(s planner.Snapshot, p *pack.Problem, plan planner.Plan) bool {
 	}
 	return slices.ContainsFunc(p.Offers, func(o pack.Offer) bool { return !left[o.Pool].Admits(o.Uses) })
 }
-
-// samePods reports whether two plans place the same pods.
-func samePods(a, b planner.Plan) bool {
-	return slices.EqualFunc(a.Unplaced, b.Unplaced, func(x, y planner.Unplaced) bool { return x.Pod == y.Pod })
-}

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"karve.sh/karve/pkg/planner"
-	"karve.sh/karve/pkg/planner/internal/constraints"
 )
 
 // mended returns a snapshot that [planner.Validate] accepts, in which invalid objects cannot be used, and the classes that are left out because of them. It
@@ -26,24 +25,6 @@ func mended(s planner.Snapshot) (planner.Snapshot, map[int]Aside, error) {
 		err = planner.Validate(s)
 	}
 	return s, nil, err
-}
-
-// refusing returns the plan that leaves out all pods of a snapshot that stays invalid.
-func refusing(s planner.Snapshot, err error) planner.Plan {
-	var plan planner.Plan
-	known := map[string]bool{}
-	for _, class := range s.Classes {
-		for _, pod := range class.Pods {
-			if !known[pod] {
-				known[pod] = true
-				plan.Unplaced = append(plan.Unplaced, planner.Unplaced{Pod: pod, Refusal: planner.Refusal{
-					Reason: planner.ReasonSetAside, Message: fmt.Sprintf("the snapshot is not valid (%.200s): this is a bug of Karve's, please report it", err),
-				}})
-			}
-		}
-	}
-	constraints.Sort(s, &plan)
-	return plan
 }
 
 type mender struct {
@@ -131,4 +112,14 @@ func (m *mender) podsOf(class int) []string {
 	pods := slices.DeleteFunc(slices.Clone(m.Classes[class].Pods), func(pod string) bool { return others[pod] })
 	slices.Sort(pods)
 	return slices.Compact(pods)
+}
+
+// Aside is a class that is left out of a plan.
+type Aside struct {
+	// Class is an index into Snapshot.Classes.
+	Class int
+	// Invalid reports that the class is invalid in the snapshot, and Late that planning with it did not end in time. If both are false, no plan was found
+	// that includes the class and keeps the rules.
+	Invalid, Late bool
+	Refusal       planner.Refusal
 }

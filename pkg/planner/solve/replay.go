@@ -8,6 +8,13 @@ import (
 	"karve.sh/karve/pkg/planner/internal/constraints"
 )
 
+// ungrouped is Plan for a snapshot without groups.
+func (with Solver) ungrouped(s planner.Snapshot) planner.Plan {
+	plan := with.search(s)
+	with.First = nil
+	return with.replay(s, plan)
+}
+
 // replay makes a plan as if the nodes that equal new machines of an offering did not exist, and uses these nodes in place of launches. Right after a
 // plan was carried out, its machines are such nodes, and their pods are still pending. The same plan results again and finds its machines, whereas
 // packing the nodes from scratch might miss by one pod and launch another machine. replay returns the given plan if that is as good.

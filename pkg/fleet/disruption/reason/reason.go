@@ -5,7 +5,6 @@ package reason
 
 import (
 	"cmp"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -60,14 +59,6 @@ type Pods interface {
 	Keeps(m *records.Machine) string
 }
 
-// replacing has the reasons to replace machines, by priority.
-var replacing = []Reason{unhealthy{common{Unhealthy}}, ofDrift, underutilized{common{karpv1.DisruptionReasonUnderutilized}}}
-
-// others has the reasons that have their own steps.
-var others = []Reason{empty{common{karpv1.DisruptionReasonEmpty}}, expiring{common{Expiring}}}
-
-var ofDrift = drifted{common{karpv1.DisruptionReasonDrifted}}
-
 // common has what a reason answers unless it knows better.
 type common struct{ name karpv1.DisruptionReason }
 
@@ -81,30 +72,7 @@ func (c common) Allowed(p *Pool) int { return p.Budgets[c.name] }
 
 func (common) Ended(*Machine) (string, bool) { return asToday, true }
 
-// First returns the candidate of the first reason to replace a machine, or nil if there is none. It prefers a candidate without Kept.
-func First(m *Machine, now time.Time) *Candidate {
-	var kept *Candidate
-	for _, r := range replacing {
-		switch c := r.Candidate(m, now); {
-		case c == nil:
-		case c.Kept == "":
-			return c
-		case kept == nil:
-			kept = c
-		}
-	}
-	return kept
-}
-
-// Of returns the reason for a name or for the word of a mark. Other words are kinds of drift.
-func Of[T ~string](word T) Reason {
-	for _, r := range slices.Concat(replacing, others) {
-		if r.Name() == karpv1.DisruptionReason(word) {
-			return r
-		}
-	}
-	return ofDrift
-}
+const asToday = "it is as it would be launched today"
 
 // protectedNode returns what on the Node keeps the machine, or "" if nothing does.
 func protectedNode(m *Machine) string {
@@ -132,5 +100,3 @@ func blocked(m *Machine, c *Candidate, asked []*corev1.Pod, pods Pods) string {
 	}
 	return Protected(m, asked, pods)
 }
-
-const asToday = "it is as it would be launched today"

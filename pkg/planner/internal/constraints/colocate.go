@@ -298,3 +298,14 @@ func (pr *problem) vector(domains []int) []int {
 	}
 	return out
 }
+
+// favoredFirst moves launches outside of the favored domain, if there is one, behind all other candidates.
+func (a *arranger) favoredFirst(pr *problem, candidates []candidate) []candidate {
+	if a.favored != nil {
+		elsewhere := func(x candidate) int64 {
+			return truth(x.offering >= 0 && pr.domain(x.has.Domains, a.favored.topology) != a.favored.index)
+		}
+		slices.SortStableFunc(candidates, func(x, y candidate) int { return cmp.Compare(elsewhere(x), elsewhere(y)) })
+	}
+	return candidates
+}

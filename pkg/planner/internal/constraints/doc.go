@@ -1,13 +1,13 @@
 // Package constraints plans for snapshots with constraints between machines: spread, affinity, preferences, priorities, weights of pools and minValues. It turns
 // them into snapshots without such constraints, which the given solver solves.
 //
-//	Plan(snapshot):                                          plan.go, priority.go, favor.go
-//	    remove what is invalid and what can never be placed   read.go, rule.go, problem.go
+//	Plan(snapshot):                                          plan.go, arranger.go, arrange.go, priority.go
+//	    leave out what is blocked or can never be placed      read.go, rule.go, problem.go
 //	    hint  = the plan without the rules, and its bound     bound.go, least.go
 //	    for each priority if the plan is inverted, and for each domain to favor:
 //	        colocate the groups, each on one machine          groups.go, colocate.go, partial.go
-//	        repeat, at most maxArrangements times:            rounds.go
-//	            assign cohorts to cells with a heuristic      stages.go, cells.go, assign.go, begin.go, census.go
+//	        repeat, at most maxArrangements times:            run.go, rounds.go
+//	            assign cohorts to cells with a heuristic      stages.go, cells.go, capacity.go, assign.go, begin.go, census.go
 //	            lower portions to classes without rules       lower.go, choice.go
 //	            solve, part by part                           parts.go
 //	            learn how many pods the cells hold            learn.go

@@ -1,8 +1,6 @@
 package constraints
 
-import (
-	"karve.sh/karve/pkg/planner"
-)
+import "karve.sh/karve/pkg/planner"
 
 // missing returns how many pods of each portion the plan does not place, and records why at their cells.
 func (r *rounds) missing(parts []assigned, plan planner.Plan) []int {

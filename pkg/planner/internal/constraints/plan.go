@@ -7,16 +7,6 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// Solver plans for snapshots without constraints between machines.
-type Solver struct {
-	// Plain makes a plan with 1/share of the effort.
-	Plain func(s planner.Snapshot, share int64) planner.Plan
-	// Steps is the whole effort.
-	Steps int64
-	// Stop, if not nil, ends planning early once it returns true.
-	Stop func() bool
-}
-
 // Plan plans for a valid snapshot with rules, preferences, priorities, weights and choices. It decides which pods go to which domain and pool, and which of
 // their preferences are satisfied. It splits the classes accordingly, and calls the solver with snapshots whose only constraints are quotas and pods
 // that are kept apart on machines. It then combines the plans. Pods that the solver does not place affect the decisions of the next round.
@@ -49,74 +39,6 @@ func Plan(s planner.Snapshot, with Solver) planner.Plan {
 	return plan
 }
 
-// IsPlain reports whether a snapshot has none of the constraints that this package handles.
-func IsPlain(s planner.Snapshot) bool {
-	for _, r := range s.Rules {
-		if r.Kind != planner.Apart || r.Topology != planner.PerNode {
-			return false
-		}
-	}
-	return OnlyPrice(s)
-}
-
-// OnlyPrice reports whether the cheaper of two plans for equally many pods is always better: there are no preferences and no minValues, and all priorities and all
-// weights are equal.
-func OnlyPrice(s planner.Snapshot) bool {
-	for _, p := range s.Pools {
-		if len(p.MinValues) > 0 || p.Weight != s.Pools[0].Weight {
-			return false
-		}
-	}
-	for _, c := range s.Classes {
-		if len(c.Preferences) > 0 || c.Priority != s.Classes[0].Priority {
-			return false
-		}
-	}
-	return true
-}
-
-// arranger plans for snapshots without blocked pods.
-type arranger struct {
-	solver Solver
-	given  planner.Snapshot
-	// favored is the domain to which pods go first, at any price. It is nil if they go where they are cheap.
-	favored *domain
-	// hint is the plan for the given snapshot without the constraints that only this package handles. It is nil until needed.
-	hint *planner.Plan
-	// hintBinds reports whether pods of the hint are bound to domains. Its bound is then that of plans for all pods.
-	hintBinds bool
-	// moves is how many plans may still be made to move pods between domains.
-	moves *int
-}
-
-// stopped reports whether the search has to end. Remaining work is then done in the quickest way.
-func (a *arranger) stopped() bool { return a.solver.Stop != nil && a.solver.Stop() }
-
-func (a *arranger) plain(s planner.Snapshot) planner.Plan { return a.solver.Plain(s, 1) }
-
-// arrangeOnce plans for all pods of a snapshot once.
-func (a *arranger) arrangeOnce(s planner.Snapshot) planner.Plan {
-	plan, grouped := a.arrangeGroups(s, false)
-	if !grouped || len(plan.Unplaced) == 0 && len(plan.Launches) == 0 || a.stopped() {
-		return plan
-	}
-	again, _ := a.arrangeGroups(s, true)
-	if cmp.Or(cmp.Compare(len(again.Unplaced), len(plan.Unplaced)), cmp.Compare(again.Price, plan.Price)) < 0 {
-		return again
-	}
-	return plan
-}
-
-// arrangeGroups plans for all pods, those that share a machine first. It also reports whether any of those took a node.
-func (a *arranger) arrangeGroups(s planner.Snapshot, sparing bool) (planner.Plan, bool) {
-	g := NewPartial(s)
-	postponed := a.gather(g, sparing)
-	grouped := len(g.Plan.Placements) > 0
-	g.Add(a.rounds(g.Snapshot))
-	g.Plan.Unplaced = append(g.Plan.Unplaced, postponed...)
-	return g.Plan, grouped
-}
-
 // rest plans for the unplaced pods of a plan, as long as any of them can be placed on the plan's launches or on what may still be launched. They may
 // have been left out because other decisions were still open: in the end, a limit is not used up, or a machine was launched for other pods.
 func (a *arranger) rest(s planner.Snapshot, plan planner.Plan) planner.Plan {
@@ -140,21 +62,6 @@ func (a *arranger) rest(s planner.Snapshot, plan planner.Plan) planner.Plan {
 		plan = g.Plan
 	}
 	return plan
-}
-
-// without returns the snapshot without the pods for which gone returns true.
-func without(s planner.Snapshot, gone func(class int, pod string) bool) planner.Snapshot {
-	s.Classes = slices.Clone(s.Classes)
-	for c := range s.Classes {
-		var pods []string
-		for _, pod := range s.Classes[c].Pods {
-			if !gone(c, pod) {
-				pods = append(pods, pod)
-			}
-		}
-		s.Classes[c].Pods = pods
-	}
-	return s
 }
 
 // Sort sorts a plan by names.

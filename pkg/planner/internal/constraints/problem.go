@@ -145,10 +145,3 @@ func (pr *problem) labeled(class int) (offerings, nodes []int) {
 	}
 	return offerings, nodes
 }
-
-func truth(b bool) int64 {
-	if b {
-		return 1
-	}
-	return 0
-}

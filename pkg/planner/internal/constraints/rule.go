@@ -109,3 +109,10 @@ func trimmed(xs []int64) []int64 {
 	}
 	return xs
 }
+
+func truth(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
+}

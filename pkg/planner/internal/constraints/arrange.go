@@ -13,8 +13,6 @@ const (
 	maxFavored     = 6
 )
 
-type domain struct{ topology, index int }
-
 // arrange plans for all pods of a snapshot, and then again with each domain favored. Where the first pods go decides where the rules let the others
 // follow, and one pod too many in an expensive domain of a spread costs a machine.
 func (a *arranger) arrange(s planner.Snapshot) planner.Plan {
@@ -32,6 +30,29 @@ func (a *arranger) arrange(s planner.Snapshot) planner.Plan {
 		best = betterFor(s, favoring.arrangeOnce(s), best)
 	}
 	return best
+}
+
+// arrangeOnce plans for all pods of a snapshot once.
+func (a *arranger) arrangeOnce(s planner.Snapshot) planner.Plan {
+	plan, grouped := a.arrangeGroups(s, false)
+	if !grouped || len(plan.Unplaced) == 0 && len(plan.Launches) == 0 || a.stopped() {
+		return plan
+	}
+	again, _ := a.arrangeGroups(s, true)
+	if cmp.Or(cmp.Compare(len(again.Unplaced), len(plan.Unplaced)), cmp.Compare(again.Price, plan.Price)) < 0 {
+		return again
+	}
+	return plan
+}
+
+// arrangeGroups plans for all pods, those that share a machine first. It also reports whether any of those took a node.
+func (a *arranger) arrangeGroups(s planner.Snapshot, sparing bool) (planner.Plan, bool) {
+	g := NewPartial(s)
+	postponed := a.gather(g, sparing)
+	grouped := len(g.Plan.Placements) > 0
+	g.Add(a.rounds(g.Snapshot))
+	g.Plan.Unplaced = append(g.Plan.Unplaced, postponed...)
+	return g.Plan, grouped
 }
 
 // toFavor returns the domains, of the topologies that rules concern, in which something can be launched, by name.
@@ -53,15 +74,4 @@ func (pr *problem) toFavor() []domain {
 		return cmp.Or(cmp.Compare(u.Key, v.Key), cmp.Compare(u.Domains[x.index], v.Domains[y.index]))
 	})
 	return out[:min(len(out), maxFavored)]
-}
-
-// favoredFirst moves launches outside of the favored domain, if there is one, behind all other candidates.
-func (a *arranger) favoredFirst(pr *problem, candidates []candidate) []candidate {
-	if a.favored != nil {
-		elsewhere := func(x candidate) int64 {
-			return truth(x.offering >= 0 && pr.domain(x.has.Domains, a.favored.topology) != a.favored.index)
-		}
-		slices.SortStableFunc(candidates, func(x, y candidate) int { return cmp.Compare(elsewhere(x), elsewhere(y)) })
-	}
-	return candidates
 }
