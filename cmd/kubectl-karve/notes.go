@@ -68,7 +68,7 @@ func skippedNotes(skipped *manifests.Skipped) []string {
 		notes = append(notes, fmt.Sprintf("not part of the plan: %d %s, which %s", e.Count, e.Kind, e.Effect))
 	}
 	if len(skipped.Unused) > 0 {
-		notes = append(notes, "not part of the plan, because only Karpenter and AWS know their effect: "+words.Named(skipped.Unused, maxNamed))
+		notes = append(notes, "not part of the plan, because only Karpenter and the cloud know their effect: "+words.Named(skipped.Unused, maxNamed))
 	}
 	if len(skipped.Unnamed) > 0 {
 		notes = append(notes, "not part of the plan, because no NodePool and no GPUNodeClass in the files names it: "+words.Named(skipped.Unnamed, maxNamed))

@@ -58,7 +58,7 @@ func Backoff(first, most time.Duration, failures int) time.Duration {
 const (
 	// ReplacingPatience is how long a replacement may take to start. Karpenter gives a machine 15 minutes to register, and then its replicas must appear.
 	ReplacingPatience = 30 * time.Minute
-	// ProbeRetries times `settings.breakerRetry` is how long the breaker of a pool without waiting pods stays half-open.
+	// ProbeRetries times `settings.replicasTimeout` is how long the breaker of a pool without waiting pods stays half-open.
 	ProbeRetries = 6
 	// LongestBackoff is the longest back-off after a failed replacement. LongestRepairRest is the longest rest of a machine that replaced unhealthy ones.
 	LongestBackoff    = 6 * time.Hour

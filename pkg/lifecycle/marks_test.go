@@ -24,10 +24,10 @@ type mark struct {
 
 // marks is the table of docs/machines.md, with the limits of the code.
 var marks = []mark{
-	{v1alpha1.ConditionReplicasHealthy + "=False", "NodePool", "Karve launches nothing for the pool", Limit{"settings.breakerRetry", 10 * time.Minute}, "Karve", "it becomes `Unknown` at the limit, or `True` when a machine starts"},
+	{v1alpha1.ConditionReplicasHealthy + "=False", "NodePool", "Karve launches nothing for the pool", Limit{"settings.replicasTimeout", 10 * time.Minute}, "Karve", "it becomes `Unknown` at the limit, or `True` when a machine starts"},
 	{
 		v1alpha1.ConditionReplicasHealthy + "=Unknown", "NodePool", "Karve launches one machine at a time",
-		Limit{"6 × settings.breakerRetry", ProbeRetries * 10 * time.Minute},
+		Limit{"6 × settings.replicasTimeout", ProbeRetries * 10 * time.Minute},
 		"Karve",
 		"that machine starts (`True`) or breaks (`False`). Without waiting pods, it becomes `True` at the limit",
 	},

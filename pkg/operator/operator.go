@@ -212,7 +212,7 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 			Client: c, Live: m.GetAPIReader(), Mapper: m.GetRESTMapper(), Gatherer: gatherer, Images: called.Images, KubernetesVersion: kubernetesVersion(m), Metrics: all,
 			Recorder: recorder, Clock: clk, Enabled: o.ImageRollouts, Namespace: o.GPUCheckNamespace, CheckImage: o.GPUCheckImage, Refresh: imageRefresh,
 		}),
-		&pool.Controller{Config: pool.Config{Client: c, Gatherer: gatherer, Planner: plans, Metrics: all, Recorder: recorder, Clock: clk, BreakerRetry: o.BreakerRetry, Tolerations: tolerations, CostLabels: o.CostLabels}},
+		&pool.Controller{Config: pool.Config{Client: c, Gatherer: gatherer, Planner: plans, Metrics: all, Recorder: recorder, Clock: clk, Tolerations: tolerations, CostLabels: o.CostLabels}},
 	}
 	if namespace := o.namespace(); namespace != "" {
 		publisher := publish.New(publish.Config{Client: m.GetClient(), Live: m.GetAPIReader(), Cluster: gatherer.Cluster, Clock: clk, Namespace: namespace, Version: version.This().Version, Settings: o.settings(), Quotas: called.Quotas})

@@ -33,7 +33,6 @@ type Options struct {
 	Prices                  []prices.Rule
 	CostLabels              []string
 	GPUFaultTimeout         time.Duration
-	BreakerRetry            time.Duration
 	Settle                  time.Duration
 	Nominations             bool
 	CapacityBuffers         bool
@@ -97,10 +96,9 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	})
 	fs.DurationVar(&o.PlanBudget, "plan-budget", 200*time.Millisecond, "longest time to search for a better plan; up to twenty times as long for pods with more than 60 different requests")
 	fs.DurationVar(&o.LaunchTimeout, "launch-timeout", time.Minute, "delete a NodeClaim that the cloud has not launched after this long, because Karpenter waits for it")
-	fs.DurationVar(&o.ReplicasTimeout, "replicas-timeout", standard.ReplicasTimeout.Duration, "treat a registered node as broken if its replicas do not appear within this time, and replace a node that has lost replicas for this long")
+	fs.DurationVar(&o.ReplicasTimeout, "replicas-timeout", standard.ReplicasTimeout.Duration, "treat a registered node as broken if its replicas do not appear within this time, try one node of its pool again after as long, and replace a node that has lost replicas for this long")
 	fs.DurationVar(&o.NotReadyTimeout, "not-ready-timeout", standard.NotReadyTimeout.Duration, "replace a node if it, its storage, network, kernel or container runtime has not been ready for this long")
 	fs.DurationVar(&o.GPUFaultTimeout, "gpu-fault-timeout", standard.GPUFaultTimeout.Duration, "replace a node with GPUs that have been unhealthy for this long")
-	fs.DurationVar(&o.BreakerRetry, "breaker-retry", 10*time.Minute, "time after which a pool whose nodes did not start tries one node again")
 	fs.DurationVar(&o.Settle, "settle-duration", standard.SettleDuration.Duration, "delete an idle node this long after it was tainted, if it is still idle")
 	fs.BoolVar(&o.Nominations, "nominations", true, "write the planned node of each waiting pod to status.nominatedNodeName; otherwise the scheduler chooses among all nodes that fit")
 	fs.BoolVar(&o.CapacityBuffers, "capacity-buffers", true, "keep capacity free for CapacityBuffers if the API server has that resource")
@@ -144,7 +142,6 @@ func (o *Options) Validate() error {
 	positive("replicas-timeout", o.ReplicasTimeout)
 	positive("not-ready-timeout", o.NotReadyTimeout)
 	positive("gpu-fault-timeout", o.GPUFaultTimeout)
-	positive("breaker-retry", o.BreakerRetry)
 	positive("settle-duration", o.Settle)
 	if o.BatchMax < o.BatchIdle {
 		errs = append(errs, fmt.Errorf("--batch-max-duration (%s) must not be less than --batch-idle-duration (%s)", o.BatchMax, o.BatchIdle))

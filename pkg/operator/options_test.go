@@ -41,7 +41,6 @@ func TestValidateNamesInvalidOption(t *testing.T) {
 		"--plan-budget=0s":                        "--plan-budget must be greater than zero",
 		"--launch-timeout=0s":                     "--launch-timeout must be greater than zero",
 		"--replicas-timeout=0s":                   "--replicas-timeout must be greater than zero",
-		"--breaker-retry=0s":                      "--breaker-retry must be greater than zero",
 		"--settle-duration=0s":                    "--settle-duration must be greater than zero",
 		"--batch-max-duration=1ms":                "must not be less than --batch-idle-duration",
 		"--image-rollouts --gpu-check-namespace=": "--gpu-check-namespace must not be empty",
@@ -74,7 +73,7 @@ func TestCostLabelsAreKeysOfLabels(t *testing.T) {
 func TestValidateReportsAllErrorsAtOnce(t *testing.T) {
 	t.Parallel()
 	err := (&Options{}).Validate()
-	for _, name := range []string{"batch-idle", "batch-max", "plan-budget", "launch-timeout", "replicas-timeout", "breaker-retry", "settle", "log-level"} {
+	for _, name := range []string{"batch-idle", "batch-max", "plan-budget", "launch-timeout", "replicas-timeout", "settle", "log-level"} {
 		if err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s is not told: %v", name, err)
 		}

@@ -63,8 +63,6 @@ type Config struct {
 	Clock    clock.Clock
 	// Tolerations are how long unhealthy machines are tolerated.
 	Tolerations repair.Tolerations
-	// BreakerRetry is how long a pool launches nothing after its machines did not expose their replicas.
-	BreakerRetry time.Duration
 	// CostLabels are the labels of pods by whose values metrics divide costs.
 	CostLabels []string
 }
@@ -185,7 +183,7 @@ func (c *Controller) pool(
 	stored := pool.NodePool
 	np := stored.DeepCopy()
 	h := hold(machines, pool.Class, cluster.Now)
-	healthy := breaker.Next(facts.Condition(stored.Status.Conditions, v1alpha1.ConditionReplicasHealthy), machines, cluster.Now, cluster.ReplicasTimeout, c.BreakerRetry)
+	healthy := breaker.Next(facts.Condition(stored.Status.Conditions, v1alpha1.ConditionReplicasHealthy), machines, cluster.Now, cluster.ReplicasTimeout)
 	refused := refusedOf(cluster, pool)
 	conditions := slices.Concat(others, []status.Condition{healthy, launching(refused), fieldsHonored(pool.Unhonored)})
 	c.Metrics.PoolHeadroom.DeletePartialMatch(prometheus.Labels{"nodepool": np.Name})

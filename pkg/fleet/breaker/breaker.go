@@ -24,25 +24,25 @@ const (
 	ReasonProbing         = "Probing"
 )
 
-// Next returns the condition ReplicasHealthy of a pool. It becomes False, and the pool launches nothing, when a machine breaks. After retry it becomes
-// Unknown, and the pool may launch one machine to test. It becomes True when that machine starts, and False when it breaks. Machines that broke before the
-// last change do not count, however long they are kept. The condition also becomes True if it has been Unknown for [lifecycle.ProbeRetries] times retry and no
+// Next returns the condition ReplicasHealthy of a pool. It becomes False, and the pool launches nothing, when a machine breaks. After timeout, which is
+// how long a machine may take to start, it becomes Unknown, and the pool may launch one machine to test. It becomes True when that machine starts, and False when it breaks. Machines that broke before the
+// last change do not count, however long they are kept. The condition also becomes True if it has been Unknown for [lifecycle.ProbeRetries] times timeout and no
 // machine is starting.
-func Next(before *status.Condition, machines []records.Machine, now time.Time, timeout, retry time.Duration) status.Condition {
+func Next(before *status.Condition, machines []records.Machine, now time.Time, timeout time.Duration) status.Condition {
 	if before == nil {
 		before = &status.Condition{Type: v1alpha1.ConditionReplicasHealthy, Status: metav1.ConditionTrue, Reason: ReasonReplicasHealthy}
 	}
 	changed := before.LastTransitionTime.Time
 	found := survey(machines, changed, now, timeout)
-	// A transition time more than retry in the future comes from a clock that was ahead. No event would be later than it.
-	ahead := changed.After(now.Add(retry))
+	// A transition time more than timeout in the future comes from a clock that was ahead. No event would be later than it.
+	ahead := changed.After(now.Add(timeout))
 	fresh := found.fresh || ahead && len(found.broken) > 0
 	healthy := func(s metav1.ConditionStatus, reason, message string) status.Condition {
 		return status.Condition{Type: v1alpha1.ConditionReplicasHealthy, Status: s, Reason: reason, Message: message}
 	}
 	open := healthy(metav1.ConditionFalse, ReasonReplicasMissing, fmt.Sprintf(
 		"machines have been up for over %s without starting: %s; see that they join the cluster, that the device plugin or DRA driver runs on them and that their startup taints go. One node is tried again after %s",
-		timeout, words.Named(found.broken, shown), now.Add(retry).UTC().Format(time.RFC3339)))
+		timeout, words.Named(found.broken, shown), now.Add(timeout).UTC().Format(time.RFC3339)))
 	closed := healthy(metav1.ConditionTrue, ReasonReplicasHealthy, "")
 	switch before.Status {
 	case metav1.ConditionTrue:
@@ -51,7 +51,7 @@ func Next(before *status.Condition, machines []records.Machine, now time.Time, t
 		}
 		return closed
 	case metav1.ConditionUnknown:
-		quiet := !found.starting && !now.Before(changed.Add(lifecycle.ProbeRetries*retry))
+		quiet := !found.starting && !now.Before(changed.Add(lifecycle.ProbeRetries*timeout))
 		switch {
 		case fresh:
 			return open
@@ -62,7 +62,7 @@ func Next(before *status.Condition, machines []records.Machine, now time.Time, t
 		switch {
 		case found.mended:
 			return closed
-		case ahead, !now.Before(changed.Add(retry)):
+		case ahead, !now.Before(changed.Add(timeout)):
 			return healthy(metav1.ConditionUnknown, ReasonProbing,
 				"one node may be launched to see whether nodes of this pool start and expose their replicas again")
 		}

@@ -20,10 +20,7 @@ import (
 
 var now = snapshottest.Now
 
-const (
-	timeout = 10 * time.Minute
-	retry   = 10 * time.Minute
-)
+const timeout = 10 * time.Minute
 
 // machine returns a machine of the given age that registered immediately and exposes the given number of its ten replicas. It keeps its startup taint until it
 // exposes all of them.
@@ -81,14 +78,14 @@ func TestBreaker(t *testing.T) {
 		"a starting machine keeps the breaker closed":                          {been("True", time.Hour), list(starting(timeout - time.Second)), "True", ReasonReplicasHealthy},
 		"a broken machine opens the breaker":                                   {been("True", time.Hour), list(working(time.Hour), broken(timeout)), "False", ReasonReplicasMissing},
 		"a broken machine opens the breaker of a new pool":                     {nil, list(broken(time.Hour)), "False", ReasonReplicasMissing},
-		"an open breaker stays open":                                           {been("False", retry-time.Second), list(broken(time.Hour)), "False", "Before"},
-		"an open breaker stays open after the broken machine is gone":          {been("False", retry-time.Second), nil, "False", "Before"},
+		"an open breaker stays open":                                           {been("False", timeout-time.Second), list(broken(time.Hour)), "False", "Before"},
+		"an open breaker stays open after the broken machine is gone":          {been("False", timeout-time.Second), nil, "False", "Before"},
 		"a machine that worked before does not close the breaker":              {been("False", time.Minute), list(working(time.Hour)), "False", "Before"},
 		"a slow machine closes the breaker":                                    {been("False", time.Minute), list(late(time.Hour, time.Second)), "True", ReasonReplicasHealthy},
 		"a slow machine closes a half-open breaker":                            {been("Unknown", time.Minute), list(late(time.Hour, time.Second)), "True", ReasonReplicasHealthy},
 		"a machine that had started before does not close a half-open breaker": {been("Unknown", time.Minute), list(late(time.Hour, 2*time.Minute)), "Unknown", "Before"},
-		"an open breaker becomes half-open after a while":                      {been("False", retry), nil, "Unknown", ReasonProbing},
-		"an open breaker becomes half-open despite the broken machine":         {been("False", retry), list(broken(time.Hour)), "Unknown", ReasonProbing},
+		"an open breaker becomes half-open after a while":                      {been("False", timeout), nil, "Unknown", ReasonProbing},
+		"an open breaker becomes half-open despite the broken machine":         {been("False", timeout), list(broken(time.Hour)), "Unknown", ReasonProbing},
 		"a half-open breaker waits for the probe":                              {been("Unknown", 5*time.Minute), list(starting(5*time.Minute - time.Second)), "Unknown", "Before"},
 		"a successful probe closes the breaker":                                {been("Unknown", 5*time.Minute), list(working(5*time.Minute - time.Second)), "True", ReasonReplicasHealthy},
 		"a successful probe created in the same second closes the breaker":     {been("Unknown", 5*time.Minute-300*time.Millisecond), list(working(5 * time.Minute)), "True", ReasonReplicasHealthy},
@@ -103,15 +100,15 @@ func TestBreaker(t *testing.T) {
 		"a timestamp slightly in the future counts as now":                     {been("False", -time.Minute), list(broken(time.Hour)), "False", "Before"},
 		"a machine that broke before the breaker closed does not open it":      {been("True", time.Minute), list(broken(timeout + time.Hour)), "True", ReasonReplicasHealthy},
 		"a machine that breaks after the breaker closed opens it":              {been("True", time.Minute), list(broken(timeout + 30*time.Second)), "False", ReasonReplicasMissing},
-		"an unused probe ends":                                                 {been("Unknown", lifecycle.ProbeRetries*retry), list(broken(24 * time.Hour)), "True", ReasonReplicasHealthy},
-		"a probe does not end while a machine starts":                          {been("Unknown", lifecycle.ProbeRetries*retry), list(starting(time.Minute)), "Unknown", "Before"},
+		"an unused probe ends":                                                 {been("Unknown", lifecycle.ProbeRetries*timeout), list(broken(24 * time.Hour)), "True", ReasonReplicasHealthy},
+		"a probe does not end while a machine starts":                          {been("Unknown", lifecycle.ProbeRetries*timeout), list(starting(time.Minute)), "Unknown", "Before"},
 		"a probe that is not initialized keeps the breaker half-open":          {been("Unknown", time.Minute), list(uninitialized(30 * time.Second)), "Unknown", "Before"},
 		"a probe that is never initialized opens the breaker":                  {been("Unknown", timeout+time.Minute), list(uninitialized(timeout)), "False", ReasonReplicasMissing},
 		"a machine that recovers closes an open breaker":                       {been("False", time.Minute), list(working(30 * time.Second)), "True", ReasonReplicasHealthy},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := Next(c.before, c.machines, now, timeout, retry)
+			got := Next(c.before, c.machines, now, timeout)
 			if got.Status != c.want || got.Reason != c.reason || got.Type != v1alpha1.ConditionReplicasHealthy {
 				t.Errorf("got %s %s %s: %s; want %s, %s", got.Type, got.Status, got.Reason, got.Message, c.want, c.reason)
 			}
@@ -121,7 +118,7 @@ func TestBreaker(t *testing.T) {
 
 func TestOpenBreakerReportsBrokenMachinesAndRetryTime(t *testing.T) {
 	t.Parallel()
-	got := Next(nil, list(machine("gpu-1", time.Hour, 3), machine("gpu-2", time.Hour, 10)), now, timeout, retry)
+	got := Next(nil, list(machine("gpu-1", time.Hour, 3), machine("gpu-2", time.Hour, 10)), now, timeout)
 	for _, part := range []string{"gpu-1 (3 of 10 nvidia.com/gpu.shared)", "device plugin", "2026-03-01T12:10:00Z"} {
 		if !strings.Contains(got.Message, part) {
 			t.Errorf("the message lacks %q: %s", part, got.Message)
@@ -140,7 +137,7 @@ func TestBreakerMessageFitsConditionForLargeFleet(t *testing.T) {
 	for range 1000 {
 		machines = append(machines, machine("gpu-shared-0123456789ab", time.Hour, 0))
 	}
-	got := Next(nil, machines, now, timeout, retry)
+	got := Next(nil, machines, now, timeout)
 	if got.Status != metav1.ConditionFalse || len(got.Message) > 2000 || !strings.Contains(got.Message, " and 990 more; see that they join the cluster") {
 		t.Errorf("%s, with a message of %d characters: %.900s", got.Status, len(got.Message), got.Message)
 	}

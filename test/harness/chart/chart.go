@@ -32,6 +32,23 @@ var Helm = sync.OnceValues(func() (string, error) {
 	return filepath.Join(root, "_output", "bin", "helm"), nil
 })
 
+// Version returns the version of the charts.
+func Version() (string, error) {
+	root, err := cluster.Root()
+	if err != nil {
+		return "", err
+	}
+	text, err := os.ReadFile(filepath.Join(root, "charts", "karve", "Chart.yaml"))
+	if err != nil {
+		return "", fmt.Errorf("reading the version of the charts: %w", err)
+	}
+	var c struct{ Version string }
+	if err := yaml.Unmarshal(text, &c); err != nil {
+		return "", fmt.Errorf("reading the version of the charts: %w", err)
+	}
+	return c.Version, nil
+}
+
 // Chart is a chart of the repository.
 type Chart struct {
 	// Name is the name of its folder below charts, or the path of a packaged chart.

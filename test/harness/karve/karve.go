@@ -43,10 +43,10 @@ const (
 
 // Options configure the controller. Zero durations keep its defaults.
 type Options struct {
-	LaunchTimeout, ReplicasTimeout, BreakerRetry time.Duration
-	NotReadyTimeout, GPUFaultTimeout             time.Duration
-	Settle                                       time.Duration
-	BatchIdle, BatchMax                          time.Duration
+	LaunchTimeout, ReplicasTimeout   time.Duration
+	NotReadyTimeout, GPUFaultTimeout time.Duration
+	Settle                           time.Duration
+	BatchIdle, BatchMax              time.Duration
 	// Values are further values of the chart, as for --set. All features are enabled unless Values disable them.
 	Values []string
 	// Replica is the suffix of the component name of a second controller that runs beside the first.
@@ -258,7 +258,7 @@ func (k *Controller) PID() (int, error) {
 func (o *Options) values() []string {
 	values := []string{"--set=controller.image.repository=registry.example.com/karve/controller,logLevel=debug,node.enabled=false,imageRollouts.enabled=true"}
 	for name, d := range map[string]time.Duration{
-		"launchTimeout": o.LaunchTimeout, "replicasTimeout": o.ReplicasTimeout, "notReadyTimeout": o.NotReadyTimeout, "gpuFaultTimeout": o.GPUFaultTimeout, "breakerRetry": o.BreakerRetry,
+		"launchTimeout": o.LaunchTimeout, "replicasTimeout": o.ReplicasTimeout, "notReadyTimeout": o.NotReadyTimeout, "gpuFaultTimeout": o.GPUFaultTimeout,
 		"settleDuration": o.Settle, "batchIdleDuration": o.BatchIdle, "batchMaxDuration": o.BatchMax,
 	} {
 		if d > 0 {

@@ -127,7 +127,7 @@ func sceneOf(s *Scenario, o *Outcome) (*Scene, error) {
 	}
 	scene.layOut(&o.View, o.Plan.Placements, hosts)
 	for _, u := range o.Plan.Unplaced {
-		if isImpossible(&o.View, u) && !sharesVolume(s, o.View.Pods[u.Pod]) {
+		if isImpossible(&o.View, u) && !sharesVolume(s, o.View.Pods[u.Pod]) && !overfills(s) {
 			scene.Refused = append(scene.Refused, waiting(o.View.Pods[u.Pod]))
 		}
 	}
@@ -307,6 +307,19 @@ func sharesVolume(s *Scenario, pod *corev1.Pod) bool {
 		}
 	}
 	return false
+}
+
+// overfills reports whether a running pod states more device memory than any GPU has. A plan then trusts few of the other replicas of its machine, which the
+// scheduler would give away.
+func overfills(s *Scenario) bool {
+	var most int64
+	for i := range s.InstanceTypes {
+		most = max(most, s.InstanceTypes[i].GPU.MemoryMiB<<20)
+	}
+	return slices.ContainsFunc(s.Pods, func(p corev1.Pod) bool {
+		stated, err := resource.ParseQuantity(p.Annotations[gpuMemoryAnnotation])
+		return err == nil && p.Spec.NodeName != "" && stated.Value() > most
+	})
 }
 
 func refusalOf(plan planner.Plan, pod string) planner.Refusal {

@@ -2,9 +2,13 @@ package arch
 
 import (
 	"encoding/json"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"karve.sh/karve/test/harness/chart"
 )
 
 // TestModulesBuiltTogetherAgreeOnVersions keeps builds small: if two modules require different versions of a package, it is compiled twice, and so is
@@ -33,6 +37,27 @@ func TestModulesBuiltTogetherAgreeOnVersions(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestChartsWithUnreleasedChangesHaveNoReleasedVersion keeps charts of a checkout apart from those of a release.
+func TestChartsWithUnreleasedChangesHaveNoReleasedVersion(t *testing.T) {
+	t.Parallel()
+	version, err := chart.Version()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join("..", "..", "..", "CHANGELOG.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, changes, found := strings.Cut(string(text), "\n## Unreleased\n")
+	unreleased, released, _ := strings.Cut(changes, "\n## ")
+	if !found {
+		t.Fatal("CHANGELOG.md has no section Unreleased")
+	}
+	if strings.Contains(unreleased, "\n- ") && strings.Contains("\n## "+released, "\n## "+version+" ") {
+		t.Errorf("CHANGELOG.md has changes after %s, and the charts have that version: raise it in charts/*/Chart.yaml, as docs/releasing.md says", version)
 	}
 }
 

@@ -114,7 +114,7 @@ func newWorld(t *testing.T, long bool) *world {
 	}
 	for _, replica := range replicas {
 		k, err := karve.Start(t.Context(), w.Cluster, karve.Options{
-			Replica: replica, Alone: !long, ReplicasTimeout: replicasTimeout, BreakerRetry: 5 * time.Second, Settle: 2 * time.Second, LaunchTimeout: 20 * time.Second,
+			Replica: replica, Alone: !long, ReplicasTimeout: replicasTimeout, Settle: 2 * time.Second, LaunchTimeout: 20 * time.Second,
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -38,8 +38,8 @@ func TestBreakerStopsLaunchesForBrokenPlugin(t *testing.T) {
 	}
 	s.until(enough, "one machine is launched to see", func() (bool, string) { return len(s.claims()) > 2, lines(s.claims()) })
 	probe := s.claims()[2]
-	if waited := probe.first.Sub(opened.LastTransitionTime.Time); waited < settings.BreakerRetry {
-		t.Errorf("the pool launched again %s after it was closed, before %s", waited, settings.BreakerRetry)
+	if waited := probe.first.Sub(opened.LastTransitionTime.Time); waited < settings.ReplicasTimeout {
+		t.Errorf("the pool launched again %s after it was closed, before %s", waited, settings.ReplicasTimeout)
 	}
 	if probe.instanceType != cheapest {
 		t.Errorf("the probe launched a %s for %d micro-USD an hour, want the cheapest, a %s", probe.instanceType, probe.price, cheapest)

@@ -52,7 +52,7 @@ type world struct {
 //
 // The tests of the shared cluster start together. Nodes of both backends are in the
 // cluster.
-var settings = karve.Options{DRA: true, ReplicasTimeout: 20 * time.Second, BreakerRetry: 15 * time.Second, Settle: 5 * time.Second, Values: ownPrices}
+var settings = karve.Options{DRA: true, ReplicasTimeout: 20 * time.Second, Settle: 5 * time.Second, Values: ownPrices}
 
 // shared is the cluster of the tests that can run next to others.
 var shared = struct {

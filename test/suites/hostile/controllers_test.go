@@ -209,7 +209,7 @@ func report(t *testing.T, c *facts.Cluster, events []corev1.Event) {
 		readiness.New(readiness.Config{Client: api, Gatherer: gatherer, Metrics: measured(), Recorder: silent{}, Clock: clk, Nominations: true, Planned: ahead.Planned, Timeout: timeout}),
 	}
 	pools := &pool.Controller{Config: pool.Config{
-		Client: api, Gatherer: gatherer, Planner: &planning.Planner{Clock: clk, Metrics: measured(), ReadAhead: ahead}, Metrics: measured(), Recorder: silent{}, Clock: clk, BreakerRetry: timeout,
+		Client: api, Gatherer: gatherer, Planner: &planning.Planner{Clock: clk, Metrics: measured(), ReadAhead: ahead}, Metrics: measured(), Recorder: silent{}, Clock: clk,
 		Tolerations: repair.Tolerations{NotReady: 30 * time.Minute, GPUFault: 10 * time.Minute, Replicas: timeout},
 	}}
 	ctx := log.IntoContext(t.Context(), logr.Discard())

@@ -19,6 +19,10 @@ func TestChartsOfAReleaseCanBePulled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	version, err := chart.Version()
+	if err != nil {
+		t.Fatal(err)
+	}
 	first, second := t.TempDir(), t.TempDir()
 	for _, out := range []string{first, second} {
 		pack := exec.CommandContext(t.Context(), filepath.Join(root, "tools", "charts"))
@@ -34,12 +38,12 @@ func TestChartsOfAReleaseCanBePulled(t *testing.T) {
 		unpack(t, filepath.Join(first, "chart-"+name+".tar"), layout)
 		store.Load(t, layout, "charts/"+name)
 		pulled := t.TempDir()
-		helm(t, "pull", "oci://"+store.Host+"/charts/"+name, "--version=0.1.0", "--plain-http", "--destination="+pulled)
-		same(t, filepath.Join(pulled, name+"-0.1.0.tgz"), filepath.Join(first, name+"-0.1.0.tgz"))
-		renders(t, filepath.Join(pulled, name+"-0.1.0.tgz"), name)
+		helm(t, "pull", "oci://"+store.Host+"/charts/"+name, "--version="+version, "--plain-http", "--destination="+pulled)
+		same(t, filepath.Join(pulled, name+"-"+version+".tgz"), filepath.Join(first, name+"-"+version+".tgz"))
+		renders(t, filepath.Join(pulled, name+"-"+version+".tgz"), name)
 	}
-	helm(t, "push", filepath.Join(first, "karve-0.1.0.tgz"), "oci://"+store.Host+"/pushed", "--plain-http")
-	if !store.Has(store.Host + "/pushed/karve:0.1.0") {
+	helm(t, "push", filepath.Join(first, "karve-"+version+".tgz"), "oci://"+store.Host+"/pushed", "--plain-http")
+	if !store.Has(store.Host + "/pushed/karve:" + version) {
 		t.Error("helm does not push the archive of the chart")
 	}
 }

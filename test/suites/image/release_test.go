@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 
+	"karve.sh/karve/test/harness/chart"
 	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/registry"
 )
@@ -31,6 +32,10 @@ func TestReleaseIsCompleteAndReproducible(t *testing.T) {
 		t.Skip("there is no C compiler that tools/cc knows")
 	}
 	root, err := cluster.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	version, err := chart.Version()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +54,7 @@ func TestReleaseIsCompleteAndReproducible(t *testing.T) {
 			}
 		}
 	}
-	want := []string{"chart-karve-crd.tar", "chart-karve.tar", "karve-0.1.0.tgz", "karve-crd-0.1.0.tgz", "karve-crds.yaml", "karve.yaml", "notes.md"}
+	want := []string{"chart-karve-crd.tar", "chart-karve.tar", "karve-" + version + ".tgz", "karve-crd-" + version + ".tgz", "karve-crds.yaml", "karve.yaml", "notes.md"}
 	for _, image := range []string{"controller", "node"} {
 		want = append(want, "image-"+image+".tar")
 		of := []string{"index"}
@@ -81,12 +86,12 @@ func TestReleaseIsCompleteAndReproducible(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"controller", "node", "charts/karve", "charts/karve-crd"} {
-		if !strings.Contains(string(notes), "\n| "+name+":0.1.0 | sha256:") {
+		if !strings.Contains(string(notes), "\n| "+name+":"+version+" | sha256:") {
 			t.Errorf("the notes do not have the digest of %s:\n%s", name, notes)
 		}
 	}
 	for _, name := range []string{"karve", "karve-crd"} {
-		renders(t, filepath.Join(first, name+"-0.1.0.tgz"), name)
+		renders(t, filepath.Join(first, name+"-"+version+".tgz"), name)
 	}
 	publish := exec.CommandContext(t.Context(), filepath.Join(root, "tools", "publish"))
 	publish.Env = append(os.Environ(), "RELEASE="+first, "REPOSITORY="+store.Host+"/karve")
@@ -94,7 +99,7 @@ func TestReleaseIsCompleteAndReproducible(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for _, name := range []string{"karve", "karve-crd"} {
-		helm(t, "template", name, "oci://"+store.Host+"/karve/charts/"+name, "--version=0.1.0", "--plain-http",
+		helm(t, "template", name, "oci://"+store.Host+"/karve/charts/"+name, "--version="+version, "--plain-http",
 			"--set=controller.image.repository="+store.Host+"/karve/controller", "--set=node.image.repository="+store.Host+"/karve/node")
 	}
 }
@@ -176,6 +181,10 @@ func TestReleaseThatNobodyCouldRepeatIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	version, err := chart.Version()
+	if err != nil {
+		t.Fatal(err)
+	}
 	clone := filepath.Join(t.TempDir(), "karve")
 	git := func(args ...string) {
 		t.Helper()
@@ -198,11 +207,11 @@ func TestReleaseThatNobodyCouldRepeatIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	git("-C", clone, "tag", "--force", "v0.1.0", strings.TrimSpace(string(other)))
-	refused("the tag v0.1.0 is on another commit")
-	git("-C", clone, "tag", "--delete", "v0.1.0")
-	git("-C", clone, "tag", "v0.2.0")
-	refused("this commit has the tag v0.2.0, and the charts have the version 0.1.0")
+	git("-C", clone, "tag", "--force", "v"+version, strings.TrimSpace(string(other)))
+	refused("the tag v" + version + " is on another commit")
+	git("-C", clone, "tag", "--delete", "v"+version)
+	git("-C", clone, "tag", "v99.0.0")
+	refused("this commit has the tag v99.0.0, and the charts have the version " + version)
 	if err := os.WriteFile(filepath.Join(clone, "new"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -8,12 +8,19 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"karve.sh/karve/test/harness/chart"
 )
 
 // TestPublishedReleaseCanBeInstalled publishes charts and images with tools/publish, and installs them by the commands of docs/install.md.
 func TestPublishedReleaseCanBeInstalled(t *testing.T) {
+	version, err := chart.Version()
+	if err != nil {
+		t.Fatal(err)
+	}
 	w := newWorld(t)
-	release := w.release(t)
+	w.env = append(w.env, "version="+version)
+	release := w.release(t, version)
 	w.publish(t, release, "")
 	page := blocks(t, w.root, "docs/install.md")
 	w.forgetCRDs(t)
@@ -26,7 +33,7 @@ func TestPublishedReleaseCanBeInstalled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(notes, []byte(strings.ReplaceAll(string(text), "/karve:0.1.0 | sha256:", "/karve:0.1.0 | sha256:0")), 0o600); err != nil {
+	if err := os.WriteFile(notes, []byte(strings.ReplaceAll(string(text), "/karve:"+version+" | sha256:", "/karve:"+version+" | sha256:0")), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	w.publish(t, release, "has another digest than in notes.md")
@@ -37,18 +44,18 @@ func TestPublishedReleaseCanBeInstalled(t *testing.T) {
 }
 
 // release builds what tools/publish needs of a release, with programs that do nothing, and returns its folder.
-func (w *world) release(t *testing.T) string {
+func (w *world) release(t *testing.T, version string) string {
 	t.Helper()
 	release, layouts := t.TempDir(), t.TempDir()
 	w.shell(t, `
 REPOSITORY=$host/built tools/image
 OUT=$release tools/charts >$layouts/charts
 for image in controller node; do
-  go tool -modfile=tools/ko/go.mod crane pull --format=oci $host/built/$image:0.1.0 $layouts/$image
+  go tool -modfile=tools/ko/go.mod crane pull --format=oci $host/built/$image:$version $layouts/$image
   tools/archive $release/image-$image.tar $layouts/$image .
 done`, "host="+w.registry.Host, "release="+release, "layouts="+layouts)
 	var notes strings.Builder
-	notes.WriteString("# Karve 0.1.0\n")
+	notes.WriteString("# Karve " + version + "\n")
 	for _, image := range []string{"controller", "node"} {
 		text, err := os.ReadFile(filepath.Join(layouts, image, "index.json"))
 		if err != nil {
@@ -58,7 +65,7 @@ done`, "host="+w.registry.Host, "release="+release, "layouts="+layouts)
 		if err := json.Unmarshal(text, &index); err != nil || len(index.Manifests) != 1 {
 			t.Fatalf("%v: %s", err, text)
 		}
-		fmt.Fprintf(&notes, "| %s:0.1.0 | %s |\n", image, index.Manifests[0].Digest)
+		fmt.Fprintf(&notes, "| %s:%s | %s |\n", image, version, index.Manifests[0].Digest)
 	}
 	charts, err := os.ReadFile(filepath.Join(layouts, "charts"))
 	if err != nil {
@@ -66,7 +73,7 @@ done`, "host="+w.registry.Host, "release="+release, "layouts="+layouts)
 	}
 	for line := range strings.Lines(string(charts)) {
 		packed, digest, _ := strings.Cut(strings.TrimSpace(line), " ")
-		fmt.Fprintf(&notes, "| charts/%s:0.1.0 | %s |\n", strings.TrimSuffix(filepath.Base(packed), "-0.1.0.tgz"), digest)
+		fmt.Fprintf(&notes, "| charts/%s:%s | %s |\n", strings.TrimSuffix(filepath.Base(packed), "-"+version+".tgz"), version, digest)
 	}
 	if err := os.WriteFile(filepath.Join(release, "notes.md"), []byte(notes.String()), 0o600); err != nil {
 		t.Fatal(err)

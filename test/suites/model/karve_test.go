@@ -33,7 +33,6 @@ import (
 // The controller's settings, the same as the chart's defaults.
 const (
 	replicasTimeout = 10 * time.Minute
-	breakerRetry    = 10 * time.Minute
 	settle          = 10 * time.Second
 	idleAfter       = 5 * time.Minute
 )
@@ -102,7 +101,7 @@ func (w *world) begin() {
 		}},
 		"readiness": readiness.New(readiness.Config{Client: w.store, Gatherer: gatherer, Metrics: all, Recorder: silent{}, Clock: w.clock, Timeout: replicasTimeout, Planned: plans.ReadAhead.Planned, Nominations: w.readAhead, Groups: &plans.Groups}),
 		"pool": &pool.Controller{Config: pool.Config{
-			Client: w.store, Gatherer: gatherer, Planner: plans, Metrics: all, Recorder: silent{}, Clock: w.clock, BreakerRetry: breakerRetry, Tolerations: tolerations,
+			Client: w.store, Gatherer: gatherer, Planner: plans, Metrics: all, Recorder: silent{}, Clock: w.clock, Tolerations: tolerations,
 		}},
 		"disruption":   disruption.New(disruption.Config{Client: w.store, Gatherer: gatherer, Planner: plans, Metrics: all, Recorder: silent{}, Clock: w.clock, Settle: settle, Tolerations: tolerations}),
 		"provisioning": pods,

@@ -21,7 +21,7 @@ func (w *world) poolController() *pool.Controller { return w.poolControllerWith(
 
 func (w *world) poolControllerWith(c client.Client) *pool.Controller {
 	return &pool.Controller{Config: pool.Config{
-		Client: c, Gatherer: w.gatherer, Planner: w.planner, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock, BreakerRetry: 10 * time.Minute, Tolerations: tolerations,
+		Client: c, Gatherer: w.gatherer, Planner: w.planner, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock, Tolerations: tolerations,
 	}}
 }
 
