@@ -9,9 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Most is larger than any amount of any machine: 8 PiB in bytes, nine thousand million CPUs in thousandths. Planning uses amounts up to Most; see
+// Max is larger than any amount of any machine: 8 PiB in bytes, nine thousand million CPUs in thousandths. Planning uses amounts up to Max; see
 // planner.MaxAmount.
-const Most int64 = 1 << 53
+const Max int64 = 1 << 53
 
 // Value returns a quantity in its unit, rounded up. A quantity that does not fit into an int64 becomes the largest or the smallest int64.
 func Value(q resource.Quantity) int64 { return scaled(q, 0) }
@@ -34,13 +34,13 @@ func scaled(q resource.Quantity, scale resource.Scale) int64 {
 	return math.MinInt64
 }
 
-// exact bounds the values that need no comparison with the largest int64. It leaves room for the error of a float.
-const exact = 1 << 62
+// maxExact bounds the values that need no comparison with the largest int64. It leaves room for the error of a float.
+const maxExact = 1 << 62
 
 // magnitude converts a positive, bounded quantity.
 func magnitude(q resource.Quantity, scale resource.Scale) int64 {
 	// Sums of quantities can be larger than an int64 even at scale 0.
-	if q.AsApproximateFloat64()*math.Pow10(-int(scale)) >= exact && q.Cmp(*resource.NewScaledQuantity(math.MaxInt64, scale)) >= 0 {
+	if q.AsApproximateFloat64()*math.Pow10(-int(scale)) >= maxExact && q.Cmp(*resource.NewScaledQuantity(math.MaxInt64, scale)) >= 0 {
 		return math.MaxInt64
 	}
 	return q.ScaledValue(scale)
@@ -70,10 +70,10 @@ func Sub(a, b int64) int64 {
 	return diff
 }
 
-// Times returns the product of two nonnegative amounts, but at most [Most].
+// Times returns the product of two nonnegative amounts, but at most [Max].
 func Times(n, each int64) int64 {
-	if each > 0 && n > Most/each {
-		return Most
+	if each > 0 && n > Max/each {
+		return Max
 	}
 	return n * each
 }

@@ -42,11 +42,11 @@ func Bounded(q resource.Quantity) bool {
 		return scale <= MaxExponent && scale >= -MaxExponent
 	}
 	size := magnitudeOf(q)
-	return size < largest && size >= smallest
+	return size < maxMagnitude && size >= minMagnitude
 }
 
 // A quantity of such a size has at most the 309 digits of a float, and an exponent to match. The API server rounds quantities up to multiples of resource.Nano.
-const largest, smallest = 1.001e30, 1e-9 / 2 // With room for the error of a float.
+const maxMagnitude, minMagnitude = 1.001e30, 1e-9 / 2 // With room for the error of a float.
 
 // magnitudeOf returns the approximate size of a quantity, in time proportional to the digits that it has in memory. It is not a number or infinite for
 // quantities with more digits than a float can have.
@@ -60,7 +60,7 @@ func Clamp(q resource.Quantity) resource.Quantity {
 		return q
 	case sign == 0:
 		return resource.Quantity{Format: q.Format}
-	case magnitudeOf(q) < smallest:
+	case magnitudeOf(q) < minMagnitude:
 		return *resource.NewScaledQuantity(sign, resource.Nano)
 	}
 	most := resource.NewScaledQuantity(sign, MaxExponent)

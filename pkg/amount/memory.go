@@ -11,7 +11,7 @@ import (
 // minMemory is the smallest amount of device memory that a user can mean: 1 MiB. No process on a GPU uses less than a hundred times that.
 const minMemory = 1 << 20
 
-// Memory parses an amount of device memory that a user wrote, such as 4Gi. It returns bytes, at most [Most], and an error if the text is no such amount.
+// Memory parses an amount of device memory that a user wrote, such as 4Gi. It returns bytes, at most [Max], and an error if the text is no such amount.
 // A number without a unit is bytes, which nobody means.
 func Memory(text string) (int64, error) {
 	q, err := Parse(text)
@@ -24,7 +24,7 @@ func Memory(text string) (int64, error) {
 	if meant := MeantMemory(q, text); meant != "" {
 		return 0, errors.New(meant)
 	}
-	return min(Most, Value(q)), nil
+	return min(Max, Value(q)), nil
 }
 
 // MeantMemory returns what a user probably meant with an amount of device memory that is positive and less than 1 MiB. It returns "" for other amounts. text is

@@ -11,7 +11,7 @@ func TestMemory(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]int64{
 		"0": 0, "1Mi": 1 << 20, "1048576": 1 << 20, "8Gi": 8 << 30, "8000M": 8_000_000_000, "8000Mi": 8000 << 20, "8e9": 8_000_000_000, "1024Ki": 1 << 20,
-		"1e30": amount.Most,
+		"1e30": amount.Max,
 	} {
 		if got, err := amount.Memory(text); err != nil || got != want {
 			t.Errorf("%s is %d (%v), want %d", text, got, err, want)

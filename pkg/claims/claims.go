@@ -178,8 +178,8 @@ func RequestsGPU(spec *corev1.PodSpec) bool {
 	return false
 }
 
-// found is a claim of a pod.
-type found struct {
+// podClaim is a claim of a pod.
+type podClaim struct {
 	// ref is the pod's name for the claim. name is the object's name for messages.
 	ref, name string
 	// key is the namespace/name of claim. claim is nil if there is only the template.
@@ -188,8 +188,8 @@ type found struct {
 	spec  *resourcev1.ResourceClaimSpec
 }
 
-// find returns the claim to which a reference of a pod refers, or nil if there is none.
-func (o *Objects) find(pod *corev1.Pod, ref corev1.PodResourceClaim) *found {
+// findClaim returns the claim to which a reference of a pod refers, or nil if there is none.
+func (o *Objects) findClaim(pod *corev1.Pod, ref corev1.PodResourceClaim) *podClaim {
 	name := ref.ResourceClaimName
 	if name == nil {
 		for _, s := range pod.Status.ResourceClaimStatuses {
@@ -201,7 +201,7 @@ func (o *Objects) find(pod *corev1.Pod, ref corev1.PodResourceClaim) *found {
 	if name != nil {
 		key := pod.Namespace + "/" + *name
 		if claim := o.claims[key]; claim != nil {
-			return &found{ref.Name, "ResourceClaim " + key, key, claim, &claim.Spec}
+			return &podClaim{ref.Name, "ResourceClaim " + key, key, claim, &claim.Spec}
 		}
 	}
 	if ref.ResourceClaimTemplateName == nil {
@@ -209,14 +209,14 @@ func (o *Objects) find(pod *corev1.Pod, ref corev1.PodResourceClaim) *found {
 	}
 	key := pod.Namespace + "/" + *ref.ResourceClaimTemplateName
 	if template := o.templates[key]; template != nil {
-		return &found{ref.Name, "ResourceClaimTemplate " + key, "", nil, &template.Spec.Spec}
+		return &podClaim{ref.Name, "ResourceClaimTemplate " + key, "", nil, &template.Spec.Spec}
 	}
 	return nil
 }
 
 // driver returns the driver of a claim's first request for a GPU, with its DeviceClass, or nil if there is none. A claim with more requests than Karve
 // reads counts as one for a GPU, because one of the others may be.
-func (o *Objects) driver(f *found) (*driver, *resourcev1.DeviceClass) {
+func (o *Objects) driver(f *podClaim) (*driver, *resourcev1.DeviceClass) {
 	if requestsIn(f.spec) > maxRequests {
 		return drivers[0], nil
 	}
@@ -256,12 +256,12 @@ func NVIDIADeviceClass() resourcev1.DeviceClass {
 
 // ask returns the request in the claims of a pod and the resource that serves it, or nil if none is for a GPU.
 func (o *Objects) ask(pod *corev1.Pod) (ask *Ask, gpu corev1.ResourceName) {
-	var all []*found
+	var all []*podClaim
 	var of *driver
 	var class *resourcev1.DeviceClass
 	other := ""
 	for _, ref := range pod.Spec.ResourceClaims[:min(len(pod.Spec.ResourceClaims), maxClaims)] {
-		f := o.find(pod, ref)
+		f := o.findClaim(pod, ref)
 		if f == nil {
 			other = ref.Name
 			continue
@@ -288,20 +288,20 @@ func (o *Objects) ask(pod *corev1.Pod) (ask *Ask, gpu corev1.ResourceName) {
 		ask.Driver = of.name
 	}
 	if ask.Refusal == "" {
-		ask.Refusal = o.use(pod, all, other)
+		ask.Refusal = o.whyUnusable(pod, all, other)
 	}
 	if ask.Refusal == "" {
-		ask.Refusal = o.read(pod, all, of, ask)
+		ask.Refusal = o.readClaims(pod, all, of, ask)
 	}
 	if ask.Refusal != "" {
-		ask.Sets, ask.Selectors = []Set{held(all)}, nil
+		ask.Sets, ask.Selectors = []Set{allocatedSet(all)}, nil
 	}
 	ask.sort()
 	return ask, of.resource(class)
 }
 
-// use returns why Karve cannot plan for the way in which a pod uses its claims, or "" if it can. other is the name of a claim that is not for a GPU.
-func (o *Objects) use(pod *corev1.Pod, all []*found, other string) string {
+// whyUnusable returns why Karve cannot plan for the way in which a pod uses its claims, or "" if it can. other is the name of a claim that is not for a GPU.
+func (o *Objects) whyUnusable(pod *corev1.Pod, all []*podClaim, other string) string {
 	switch {
 	case RequestsGPU(&pod.Spec):
 		return "has " + all[0].name + " and requests a GPU resource too: use one of them"
@@ -331,18 +331,18 @@ func (o *Objects) use(pod *corev1.Pod, all []*found, other string) string {
 	return ""
 }
 
-// read sets the request of claims. It returns why nothing is launched for the pod, or "" if something can be.
-func (o *Objects) read(pod *corev1.Pod, all []*found, of *driver, ask *Ask) string {
+// readClaims sets the request of claims. It returns why nothing is launched for the pod, or "" if something can be.
+func (o *Objects) readClaims(pod *corev1.Pod, all []*podClaim, of *driver, ask *Ask) string {
 	// on has the claims and requests to which containers refer, with equal values for those that are certain to be on one GPU.
 	on := map[corev1.ResourceClaim]string{}
 	used := &budget{}
 	for _, f := range all {
-		if why := used.claim(f); why != "" {
+		if why := used.countClaim(f); why != "" {
 			return why
 		}
 		var shares []Share
 		for i := range f.spec.Devices.Requests {
-			s, refusal := o.share(f, &f.spec.Devices.Requests[i], of, used, ask)
+			s, refusal := o.readRequest(f, &f.spec.Devices.Requests[i], of, used, ask)
 			if refusal != "" {
 				return refusal
 			}
@@ -353,7 +353,7 @@ func (o *Objects) read(pod *corev1.Pod, all []*found, of *driver, ask *Ask) stri
 			return refusal
 		}
 		for _, c := range f.spec.Devices.Config {
-			if why := used.config(of, c.DeviceConfiguration, len(c.Requests) > 0, false, ask); why != "" {
+			if why := used.readConfig(of, c.DeviceConfiguration, len(c.Requests) > 0, false, ask); why != "" {
 				return fmt.Sprintf("%s has a config of the driver %s with %s", f.name, of.name, why)
 			}
 		}
@@ -379,9 +379,9 @@ func (o *Objects) read(pod *corev1.Pod, all []*found, of *driver, ask *Ask) stri
 	return ""
 }
 
-// share returns what a request needs on each of its GPUs, and adds its selectors to ask. The refusal is why nothing is launched for it, or "" if
+// readRequest returns what a request needs on each of its GPUs, and adds its selectors to ask. The refusal is why nothing is launched for it, or "" if
 // something can be.
-func (o *Objects) share(f *found, r *resourcev1.DeviceRequest, of *driver, used *budget, ask *Ask) (s Share, refusal string) {
+func (o *Objects) readRequest(f *podClaim, r *resourcev1.DeviceRequest, of *driver, used *budget, ask *Ask) (s Share, refusal string) {
 	request := r.Exactly
 	switch {
 	case request == nil:
@@ -414,27 +414,27 @@ func (o *Objects) share(f *found, r *resourcev1.DeviceRequest, of *driver, used 
 	}
 	class := o.classes[request.DeviceClassName]
 	for i := range class.Spec.Config {
-		if why := used.config(of, class.Spec.Config[i].DeviceConfiguration, true, true, ask); why != "" {
+		if why := used.readConfig(of, class.Spec.Config[i].DeviceConfiguration, true, true, ask); why != "" {
 			return s, fmt.Sprintf("%s has the DeviceClass %s with a config of the driver %s with %s", f.name, class.Name, of.name, why)
 		}
 	}
-	if refusal = used.read(f, class.Spec.Selectors, "DeviceClass "+class.Name, of, ask); refusal == "" {
-		refusal = used.read(f, request.Selectors, f.name, of, ask)
+	if refusal = used.readSelectors(f, class.Spec.Selectors, "DeviceClass "+class.Name, of, ask); refusal == "" {
+		refusal = used.readSelectors(f, request.Selectors, f.name, of, ask)
 	}
 	return s, refusal
 }
 
-// read adds the selectors of an object to ask. It returns why nothing is launched for the claim, or "" if something can be.
-func (b *budget) read(f *found, all []resourcev1.DeviceSelector, from string, of *driver, ask *Ask) string {
+// readSelectors adds the selectors of an object to ask. It returns why nothing is launched for the claim, or "" if something can be.
+func (b *budget) readSelectors(f *podClaim, all []resourcev1.DeviceSelector, from string, of *driver, ask *Ask) string {
 	for i := range all {
 		c := all[i].CEL
 		if c == nil {
 			return f.name + " has a selector of a kind that this version of Karve does not know: use CEL, or upgrade Karve"
 		}
-		if why := b.selector(from, c.Expression); why != "" {
+		if why := b.countSelector(from, c.Expression); why != "" {
 			return why
 		}
-		if why := of.unknowable(c.Expression); why != "" {
+		if why := of.whyUnknowable(c.Expression); why != "" {
 			return fmt.Sprintf("a selector of %s %s", from, why)
 		}
 		ask.Selectors = append(ask.Selectors, c.Expression)

@@ -58,7 +58,7 @@ type driver struct {
 }
 
 // drivers lists the drivers for which Karve plans.
-var drivers = []*driver{agents(), nvidias()}
+var drivers = []*driver{agentDriver(), nvidiaDriver()}
 
 // driverNamed returns a driver, or nil if Karve does not plan for it. The name of the agents' driver may be "".
 func driverNamed(name string) *driver {
@@ -70,22 +70,22 @@ func driverNamed(name string) *driver {
 	return nil
 }
 
-// agents is the driver of Karve's agents (pkg/node/dra).
-func agents() *driver {
+// agentDriver is the driver of Karve's agents (pkg/node/dra).
+func agentDriver() *driver {
 	d := &driver{
 		name: nodecontract.DRADriver, replicas: nodecontract.DRAReplicas, memory: nodecontract.DRAMemory, reads: nodecontract.DRAResource, mixes: true,
 		onNode: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{
-			nodecontract.DRAUUID: text("GPU-invented"), nodecontract.DRAParentUUID: text("GPU-invented"), nodecontract.DRAProductName: text("invented"), nodecontract.DRAIndex: {IntValue: new(int64(0))},
-			nodecontract.DRADriverVersion: version("1.2.3"), nodecontract.DRACUDADriverVersion: version("1.2.3"), nodecontract.DRAPCIeRoot: text("pci0000:00"),
+			nodecontract.DRAUUID: stringAttribute("GPU-invented"), nodecontract.DRAParentUUID: stringAttribute("GPU-invented"), nodecontract.DRAProductName: stringAttribute("invented"), nodecontract.DRAIndex: {IntValue: new(int64(0))},
+			nodecontract.DRADriverVersion: versionAttribute("1.2.3"), nodecontract.DRACUDADriverVersion: versionAttribute("1.2.3"), nodecontract.DRAPCIeRoot: stringAttribute("pci0000:00"),
 		},
 		known: func(kind Kind) map[resourcev1.QualifiedName]resourcev1.DeviceAttribute {
-			known := map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{nodecontract.DRAResource: text(kind.Resource)}
+			known := map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{nodecontract.DRAResource: stringAttribute(kind.Resource)}
 			if kind.Profile != "" {
-				known[nodecontract.DRAProfile] = text(kind.Profile)
+				known[nodecontract.DRAProfile] = stringAttribute(kind.Profile)
 			}
 			if d, ok := (catalog.GPU{Name: kind.Model}).Driver(); ok {
-				known[nodecontract.DRAArchitecture] = text(nodecontract.Architecture(d.Major, d.Minor))
-				known[nodecontract.DRAComputeCapability] = version(nodecontract.ComputeCapability(d.Major, d.Minor))
+				known[nodecontract.DRAArchitecture] = stringAttribute(nodecontract.Architecture(d.Major, d.Minor))
+				known[nodecontract.DRAComputeCapability] = versionAttribute(nodecontract.ComputeCapability(d.Major, d.Minor))
 			}
 			return known
 		},
@@ -109,24 +109,24 @@ func agents() *driver {
 	}
 	d.alike = d.qualified(nodecontract.DRAProductName, nodecontract.DRAArchitecture, nodecontract.DRAComputeCapability)
 	d.unique = d.qualified(nodecontract.DRAUUID, nodecontract.DRAIndex)
-	d.onNodeNames = namesOf(d.onNode)
+	d.onNodeNames = patternOf(d.onNode)
 	return d
 }
 
-// nvidias is NVIDIA's driver, version 0.5. Its GPUs are whole, or have shares if it runs with consumableShares.
-func nvidias() *driver {
+// nvidiaDriver is NVIDIA's driver, version 0.5. Its GPUs are whole, or have shares if it runs with consumableShares.
+func nvidiaDriver() *driver {
 	d := &driver{
 		name: nodecontract.NVIDIADRADriver, replicas: nvidiaShares, memory: nodecontract.DRAMemory, reads: nvidiaType, optional: true,
 		onNode: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{
-			nodecontract.DRAUUID: text("GPU-invented"), nodecontract.DRAProductName: text("invented"), nvidiaBrand: text("invented"), nvidiaAddressingMode: text("invented"),
-			nodecontract.DRADriverVersion: version("1.2.3"), nodecontract.DRACUDADriverVersion: version("1.2.3"), nodecontract.DRAPCIeRoot: text("pci0000:00"),
-			pciBusID: text("0000:00:00.0"), numaNode: {IntValue: new(int64(0))},
+			nodecontract.DRAUUID: stringAttribute("GPU-invented"), nodecontract.DRAProductName: stringAttribute("invented"), nvidiaBrand: stringAttribute("invented"), nvidiaAddressingMode: stringAttribute("invented"),
+			nodecontract.DRADriverVersion: versionAttribute("1.2.3"), nodecontract.DRACUDADriverVersion: versionAttribute("1.2.3"), nodecontract.DRAPCIeRoot: stringAttribute("pci0000:00"),
+			pciBusID: stringAttribute("0000:00:00.0"), numaNode: {IntValue: new(int64(0))},
 		},
 		known: func(kind Kind) map[resourcev1.QualifiedName]resourcev1.DeviceAttribute {
-			known := map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{nvidiaType: text(nvidiaGPU)}
+			known := map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{nvidiaType: stringAttribute(nvidiaGPU)}
 			if d, ok := (catalog.GPU{Name: kind.Model}).Driver(); ok {
-				known[nodecontract.DRAArchitecture] = text(nvidiaArchitecture(nodecontract.Architecture(d.Major, d.Minor)))
-				known[nodecontract.DRAComputeCapability] = version(nodecontract.ComputeCapability(d.Major, d.Minor))
+				known[nodecontract.DRAArchitecture] = stringAttribute(nvidiaArchitecture(nodecontract.Architecture(d.Major, d.Minor)))
+				known[nodecontract.DRAComputeCapability] = versionAttribute(nodecontract.ComputeCapability(d.Major, d.Minor))
 			}
 			return known
 		},
@@ -146,7 +146,7 @@ func nvidias() *driver {
 	}
 	d.alike = d.qualified(nvidiaType, nodecontract.DRAProductName, nvidiaBrand, nodecontract.DRAArchitecture, nodecontract.DRAComputeCapability)
 	d.unique = d.qualified(nodecontract.DRAUUID)
-	d.onNodeNames = namesOf(d.onNode)
+	d.onNodeNames = patternOf(d.onNode)
 	return d
 }
 
@@ -170,27 +170,27 @@ func nvidiaConfig(parameters []byte, named bool, ask *Ask) string {
 		} `json:"sharing"`
 	}
 	if err := json.Unmarshal(parameters, &c); err != nil {
-		return "parameters that cannot be read: " + clip(err.Error())
+		return "parameters that cannot be read: " + shortText(err.Error())
 	}
 	switch {
 	case c.APIVersion != "resource.nvidia.com/v1beta1" || !slices.Contains([]string{"GpuConfig", "MigDeviceConfig", "VfioDeviceConfig"}, c.Kind):
-		return fmt.Sprintf("%s %s, which Karve does not know: use resource.nvidia.com/v1beta1 GpuConfig", clip(c.APIVersion), clip(c.Kind))
+		return fmt.Sprintf("%s %s, which Karve does not know: use resource.nvidia.com/v1beta1 GpuConfig", shortText(c.APIVersion), shortText(c.Kind))
 	case c.Kind != "GpuConfig" && named:
 		return c.Kind + ", which the driver refuses for whole GPUs: use GpuConfig"
 	case c.Kind != "GpuConfig": // It is not for devices of this type.
 	case c.Sharing.Strategy == "MPS":
 		ask.MPS = true
 	case c.Sharing.Strategy != "" && c.Sharing.Strategy != "TimeSlicing":
-		return fmt.Sprintf("the sharing strategy %q, which Karve does not know: use TimeSlicing or MPS", clip(c.Sharing.Strategy))
+		return fmt.Sprintf("the sharing strategy %q, which Karve does not know: use TimeSlicing or MPS", shortText(c.Sharing.Strategy))
 	}
 	return ""
 }
 
-func text(value string) resourcev1.DeviceAttribute {
+func stringAttribute(value string) resourcev1.DeviceAttribute {
 	return resourcev1.DeviceAttribute{StringValue: &value}
 }
 
-func version(value string) resourcev1.DeviceAttribute {
+func versionAttribute(value string) resourcev1.DeviceAttribute {
 	return resourcev1.DeviceAttribute{VersionValue: &value}
 }
 
@@ -202,8 +202,8 @@ func (d *driver) qualified(names ...string) []string {
 	return names
 }
 
-// namesOf returns an expression that matches the names of attributes without their domain, and capacity.
-func namesOf(attributes map[resourcev1.QualifiedName]resourcev1.DeviceAttribute) *regexp.Regexp {
+// patternOf returns an expression that matches the names of attributes without their domain, and capacity.
+func patternOf(attributes map[resourcev1.QualifiedName]resourcev1.DeviceAttribute) *regexp.Regexp {
 	names := []string{"capacity"}
 	for name := range maps.Keys(attributes) {
 		names = append(names, string(name[strings.LastIndex(string(name), "/")+1:]))
@@ -212,8 +212,8 @@ func namesOf(attributes map[resourcev1.QualifiedName]resourcev1.DeviceAttribute)
 	return regexp.MustCompile(`\b(` + strings.Join(names, "|") + `)\b`)
 }
 
-// unknowable returns why a selector cannot be evaluated before there is a node, or "" if its text names nothing that only a node knows.
-func (d *driver) unknowable(expression string) string {
+// whyUnknowable returns why a selector cannot be evaluated before there is a node, or "" if its text names nothing that only a node knows.
+func (d *driver) whyUnknowable(expression string) string {
 	switch name := d.onNodeNames.FindString(expression); name {
 	case "":
 		return ""

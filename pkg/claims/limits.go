@@ -46,8 +46,8 @@ func tooManyClaims(pod *corev1.Pod) string {
 	return ""
 }
 
-// claim counts the requests of a claim. It returns why Karve does not plan for it, or "" if it does.
-func (b *budget) claim(f *found) string {
+// countClaim counts the requests of a claim. It returns why Karve does not plan for it, or "" if it does.
+func (b *budget) countClaim(f *podClaim) string {
 	named := 0
 	for i := range f.spec.Devices.Constraints {
 		named += len(f.spec.Devices.Constraints[i].Requests)
@@ -62,8 +62,8 @@ func (b *budget) claim(f *found) string {
 	return ""
 }
 
-// selector counts a selector, before anything reads its text. from is the object that has it. It returns why Karve does not evaluate it, or "" if it does.
-func (b *budget) selector(from, expression string) string {
+// countSelector counts a selector, before anything reads its text. from is the object that has it. It returns why Karve does not evaluate it, or "" if it does.
+func (b *budget) countSelector(from, expression string) string {
 	b.selectors++
 	b.bytes += len(expression)
 	switch {
@@ -77,9 +77,9 @@ func (b *budget) selector(from, expression string) string {
 	return ""
 }
 
-// config adds the parameters for a driver to ask, if a config has any. It returns the problem with them, or "" if there is none.
+// readConfig adds the parameters for a driver to ask, if a config has any. It returns the problem with them, or "" if there is none.
 // class reports whether it is that of a DeviceClass.
-func (b *budget) config(d *driver, c resourcev1.DeviceConfiguration, named, class bool, ask *Ask) string {
+func (b *budget) readConfig(d *driver, c resourcev1.DeviceConfiguration, named, class bool, ask *Ask) string {
 	if c.Opaque == nil || c.Opaque.Driver != d.name {
 		return ""
 	}
@@ -99,8 +99,8 @@ func (b *budget) config(d *driver, c resourcev1.DeviceConfiguration, named, clas
 // Work returns the work of evaluating a selector for a plan, as the number of terms of pod affinity that take about as long.
 func Work(selector string) int { return 4 + len(selector)/32 }
 
-// clip shortens a text for messages.
-func clip(text string) string {
+// shortText shortens a text for messages.
+func shortText(text string) string {
 	if len(text) > messageBytes {
 		return text[:messageBytes] + "..."
 	}

@@ -206,7 +206,7 @@ func TestAllocatedClaimOfNVIDIAsDriverHoldsWhatWasAllocated(t *testing.T) {
 		{Driver: "example.com", Device: "nic"},
 		{Driver: nodecontract.NVIDIADRADriver, Device: "gpu-1", ConsumedCapacity: map[resourcev1.QualifiedName]resource.Quantity{"shares": resource.MustParse("3"), "memory": resource.MustParse("1Gi")}},
 	}}}}}
-	got := &Ask{Sets: []Set{held([]*found{{claim: claim}})}}
+	got := &Ask{Sets: []Set{allocatedSet([]*podClaim{{claim: claim}})}}
 	got.sort()
 	if diff := cmp.Diff([]Set{{{1, 1, 0}, {1, 3, 1 << 30}}}, got.Sets); diff != "" {
 		t.Error(diff)
@@ -216,7 +216,7 @@ func TestAllocatedClaimOfNVIDIAsDriverHoldsWhatWasAllocated(t *testing.T) {
 func TestDevicesOfDriversArePublishedForResources(t *testing.T) {
 	t.Parallel()
 	device := func(kind string, shared bool, capacities ...string) *resourcev1.Device {
-		d := &resourcev1.Device{Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{"type": text(kind)}, Capacity: map[resourcev1.QualifiedName]resourcev1.DeviceCapacity{}}
+		d := &resourcev1.Device{Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{"type": stringAttribute(kind)}, Capacity: map[resourcev1.QualifiedName]resourcev1.DeviceCapacity{}}
 		if shared {
 			d.AllowMultipleAllocations = new(true)
 		}

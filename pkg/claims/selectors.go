@@ -45,8 +45,8 @@ type Kind struct {
 	Resource string
 }
 
-// what describes a device for messages.
-func (k Kind) what() string {
+// noun describes a device for messages.
+func (k Kind) noun() string {
 	if k.Profile != "" {
 		return "MIG instance"
 	}
@@ -63,17 +63,17 @@ func (k Kind) model() string {
 
 // Fits returns why the devices of machines of a kind cannot satisfy the claims, or "" if they can.
 func (a *Ask) Fits(d Devices) string {
-	if why := a.otherKind(d); why != "" {
+	if why := a.whyOtherKind(d); why != "" {
 		return why
 	}
-	if why := a.tooMuch(d); why != "" {
+	if why := a.whyTooMuch(d); why != "" {
 		return why
 	}
-	return a.notSelected(d.Kind)
+	return a.whyNotSelected(d.Kind)
 }
 
-// otherKind returns why the claims are not for devices of a kind, whatever their number and size, or "" if they may be.
-func (a *Ask) otherKind(d Devices) string {
+// whyOtherKind returns why the claims are not for devices of a kind, whatever their number and size, or "" if they may be.
+func (a *Ask) whyOtherKind(d Devices) string {
 	driver := driverNamed(d.Driver)
 	switch {
 	case a.DriverName() != driver.name:
@@ -83,37 +83,37 @@ func (a *Ask) otherKind(d Devices) string {
 	case a.MPS && !d.Whole:
 		return "the claim has a config with MPS, which the driver refuses for GPUs with shares: remove it, or use a NodePool with strategy None"
 	case a.Distinct() > d.Count:
-		return fmt.Sprintf("the claim asks for %s of a machine, and machines with %s have %d", words.Count(a.Distinct(), d.what()), d.model(), d.Count)
+		return fmt.Sprintf("the claim asks for %s of a machine, and machines with %s have %d", words.Count(a.Distinct(), d.noun()), d.model(), d.Count)
 	case a.ByIndex && d.Profile != "":
 		return fmt.Sprintf("the claim has a constraint with %s/%s, and MIG instances have the index of their GPU: use %s/%s", nodecontract.DRADriver, nodecontract.DRAIndex, nodecontract.DRADriver, nodecontract.DRAUUID)
 	case a.Mixes != "" && d.Count > 1:
 		return fmt.Sprintf("container %s refers to several claims or requests, which can be on different %ss of a machine with %d: refer to one claim without naming a request, or allow machines with one %s",
-			a.Mixes, d.what(), d.Count, d.what())
+			a.Mixes, d.noun(), d.Count, d.noun())
 	}
 	return ""
 }
 
-// tooMuch returns why the claims ask for more than devices have, or may have when the scheduler places them, or "" if they do not.
-func (a *Ask) tooMuch(d Devices) string {
+// whyTooMuch returns why the claims ask for more than devices have, or may have when the scheduler places them, or "" if they do not.
+func (a *Ask) whyTooMuch(d Devices) string {
 	switch total := a.Total(); {
 	case total.MemoryBytes > 0 && d.MemoryMiB == 0:
-		return fmt.Sprintf("Karve does not know how much device memory a %s of model %s will publish", d.what(), d.model())
-	case (total.GPUs > 1 || d.Count > 1) && a.over(d.Replicas, d.MemoryMiB*bytesPerMiB): // The planner adds up what a machine has, and compares the memory of one GPU.
-		return fmt.Sprintf("the claim asks for more of each %s than a %s of model %s has", d.what(), d.what(), d.model())
+		return fmt.Sprintf("Karve does not know how much device memory a %s of model %s will publish", d.noun(), d.model())
+	case (total.GPUs > 1 || d.Count > 1) && a.exceeds(d.Replicas, d.MemoryMiB*bytesPerMiB): // The planner adds up what a machine has, and compares the memory of one GPU.
+		return fmt.Sprintf("the claim asks for more of each %s than a %s of model %s has", d.noun(), d.noun(), d.model())
 	case d.Count > 1 && a.Large(d.Replicas, d.MemoryMiB) && (total.GPUs == 1 || total.GPUs > d.Count):
 		return fmt.Sprintf("the claim asks for more than half of a %s, and on a machine with %s the scheduler may give every %s to smaller pods first: allow machines with one %s",
-			d.what(), words.Count(d.Count, d.what()), d.what(), d.what())
+			d.noun(), words.Count(d.Count, d.noun()), d.noun(), d.noun())
 	}
 	return ""
 }
 
-// notSelected returns why the selectors of the claims do not select devices of a kind, or "" if they do.
-func (a *Ask) notSelected(kind Kind) string {
+// whyNotSelected returns why the selectors of the claims do not select devices of a kind, or "" if they do.
+func (a *Ask) whyNotSelected(kind Kind) string {
 	if len(a.Selectors) > maxSelectors || slices.ContainsFunc(a.Selectors, func(expression string) bool { return len(expression) > selectorBytes }) {
 		return "the claim has too many or too long selectors" // On does not let any pass.
 	}
 	for _, expression := range a.Selectors {
-		if why := evaluated.of(expression, kind); why != "" {
+		if why := cachedEvaluations.whyNotSelecting(expression, kind); why != "" {
 			return why
 		}
 	}
@@ -126,8 +126,8 @@ type evaluations struct {
 	compiled, results *lru.Cache
 }
 
-// evaluated is shared by all callers: a result depends only on the expression and the kind.
-var evaluated = &evaluations{compiled: lru.New(maxCompiled), results: lru.New(maxResults)}
+// cachedEvaluations is shared by all callers: a result depends only on the expression and the kind.
+var cachedEvaluations = &evaluations{compiled: lru.New(maxCompiled), results: lru.New(maxResults)}
 
 // evaluation identifies an expression by its hash, so that the cache does not keep the text.
 type evaluation struct {
@@ -135,8 +135,8 @@ type evaluation struct {
 	kind       Kind
 }
 
-// of returns why an expression does not select the devices of a kind, or "" if it does.
-func (e *evaluations) of(expression string, kind Kind) string {
+// whyNotSelecting returns why an expression does not select the devices of a kind, or "" if it does.
+func (e *evaluations) whyNotSelecting(expression string, kind Kind) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	key := evaluation{sha256.Sum256([]byte(expression)), kind}
@@ -156,7 +156,7 @@ func (e *evaluations) evaluate(expression string, kind Kind) string {
 		program, ok = known.(cel.CompilationResult)
 	}
 	if !ok {
-		if why := whyCostly(expression); why != "" {
+		if why := whyTooCostly(expression); why != "" {
 			return fmt.Sprintf("selector %s %s", shortExpression(expression), why)
 		}
 		limit := costLimit
@@ -164,18 +164,18 @@ func (e *evaluations) evaluate(expression string, kind Kind) string {
 		e.compiled.Add(expression, program)
 	}
 	if program.Error != nil {
-		return fmt.Sprintf("selector %s is not one that Karve can compile: %s", shortExpression(expression), clip(program.Error.Detail))
+		return fmt.Sprintf("selector %s is not one that Karve can compile: %s", shortExpression(expression), shortText(program.Error.Detail))
 	}
 	certain, err := matches(program, knownDevice(kind))
 	if err != nil {
-		return fmt.Sprintf("selector %s cannot be evaluated for %ss of model %s before there is a node: %v", shortExpression(expression), kind.what(), kind.model(), clip(err.Error()))
+		return fmt.Sprintf("selector %s cannot be evaluated for %ss of model %s before there is a node: %v", shortExpression(expression), kind.noun(), kind.model(), shortText(err.Error()))
 	}
 	// An expression may read attributes without naming them, for example by a macro.
 	if later, err := matches(program, inventedDevice(kind)); err != nil || later != certain {
 		return fmt.Sprintf("selector %s depends on what is known only when there is a node", shortExpression(expression))
 	}
 	if !certain {
-		return fmt.Sprintf("selector %s does not select %ss of model %s", shortExpression(expression), kind.what(), kind.model())
+		return fmt.Sprintf("selector %s does not select %ss of model %s", shortExpression(expression), kind.noun(), kind.model())
 	}
 	return ""
 }

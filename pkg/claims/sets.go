@@ -48,7 +48,7 @@ func (a *Ask) Distinct() int64 {
 // Large reports whether the claims request more than half of a device with a number of replicas and an amount of memory. A device with one replica is
 // not shared, so no smaller pod can be in the way.
 func (a *Ask) Large(replicas, memoryMiB int64) bool {
-	return replicas > 1 && a.over(replicas/2, memoryMiB*bytesPerMiB/2)
+	return replicas > 1 && a.exceeds(replicas/2, memoryMiB*bytesPerMiB/2)
 }
 
 // Alone reports whether the pod has a machine with several GPUs of a kind to itself: it takes so much of several GPUs that others would have hardly any
@@ -57,8 +57,8 @@ func (a *Ask) Alone(replicas, memoryMiB int64) bool {
 	return a.Total().GPUs > 1 && a.Large(replicas, memoryMiB)
 }
 
-// over reports whether the claims request more than this on one GPU.
-func (a *Ask) over(replicas, memoryBytes int64) bool {
+// exceeds reports whether the claims request more than this on one GPU.
+func (a *Ask) exceeds(replicas, memoryBytes int64) bool {
 	return slices.ContainsFunc(slices.Concat(a.Sets...), func(s Share) bool { return s.Replicas > replicas || s.MemoryBytes > memoryBytes })
 }
 
@@ -86,7 +86,7 @@ func newPartition(n int) partition {
 	return p
 }
 
-func (p partition) join(members []int) {
+func (p partition) joinAll(members []int) {
 	for _, m := range members {
 		was, is := p[m], p[members[0]]
 		for i := range p {
@@ -99,7 +99,7 @@ func (p partition) join(members []int) {
 
 // setsOf returns the sets of GPUs that a claim requests, and which requests are on the same GPU. Requests without a constraint are separate sets. If
 // constraints on different GPUs overlap, all of those GPUs are in one set, which is stricter than the claim.
-func setsOf(f *found, d *driver, shares []Share) (sets []Set, same partition, refusal string) {
+func setsOf(f *podClaim, d *driver, shares []Share) (sets []Set, same partition, refusal string) {
 	same, apart := newPartition(len(shares)), newPartition(len(shares))
 	for _, c := range f.spec.Devices.Constraints {
 		has := func(name *resourcev1.FullyQualifiedName, all []string) bool {
@@ -112,10 +112,10 @@ func setsOf(f *found, d *driver, shares []Share) (sets []Set, same partition, re
 			if slices.ContainsFunc(of, func(i int) bool { return shares[i].GPUs > 1 }) {
 				return nil, nil, fmt.Sprintf("%s has matchAttribute %s for a request with a count above 1, whose GPUs differ: remove the constraint or the count", f.name, *c.MatchAttribute)
 			}
-			same.join(of)
-			apart.join(of)
+			same.joinAll(of)
+			apart.joinAll(of)
 		case has(c.DistinctAttribute, d.unique):
-			apart.join(of)
+			apart.joinAll(of)
 		default:
 			return nil, nil, fmt.Sprintf("%s has a constraint that Karve does not plan for: use matchAttribute with %s, or distinctAttribute with %s", f.name,
 				words.Or(slices.Concat(d.alike, d.unique)), words.Or(d.unique))
@@ -150,7 +150,7 @@ func byIndex(c resourcev1.DeviceConstraint) bool {
 	return c.MatchAttribute != nil && *c.MatchAttribute == index || c.DistinctAttribute != nil && *c.DistinctAttribute == index
 }
 
-func constrainedRequests(f *found, c resourcev1.DeviceConstraint) []int {
+func constrainedRequests(f *podClaim, c resourcev1.DeviceConstraint) []int {
 	var of []int
 	for i, r := range f.spec.Devices.Requests {
 		if len(c.Requests) == 0 || slices.Contains(c.Requests, r.Name) {
@@ -160,8 +160,8 @@ func constrainedRequests(f *found, c resourcev1.DeviceConstraint) []int {
 	return of
 }
 
-// held returns what claims have been allocated, or one replica if they have not been.
-func held(all []*found) Set {
+// allocatedSet returns what claims have been allocated, or one replica if they have not been.
+func allocatedSet(all []*podClaim) Set {
 	shares := map[string]Share{}
 	for _, f := range all {
 		if f.claim == nil || f.claim.Status.Allocation == nil {

@@ -143,7 +143,7 @@ func TestAPodThatIsHelpedByNoNodePool(t *testing.T) {
 		}}
 	}
 	stock := func(c *facts.Cluster) {
-		c.NodePools = append(c.NodePools, StockPool("stock"))
+		c.NodePools = append(c.NodePools, KarpenterPool("stock"))
 		c.GPUNodeClasses[0].Spec.Sharing.ResourceName = v1alpha1.ResourceGPU
 		c.NodePools[0].Spec.Template.Spec.Taints[0].Key = "nvidia.com/gpu"
 	}

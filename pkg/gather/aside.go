@@ -26,18 +26,18 @@ func (g *Gatherer) beginAside() {
 	all := g.Watchdog.Aside
 	all.Expire(g.Clock.Now(), held.Has)
 	if version := all.Version(); version != g.aside.version || g.aside.held == nil {
-		g.aside = aside{version, map[watchdog.Object]watchdog.Object{}}
-		g.again()
+		g.aside = asideObjects{version, map[watchdog.Object]watchdog.Object{}}
+		g.readAllAgain()
 	}
 }
 
-// why returns why an object is set aside, or "" if it is not.
-func (g *Gatherer) why(kind string, o metav1.Object) string {
-	return g.whyOf(kind, o, func() string { return contentOf(o) })
+// whyAside returns why an object is set aside, or "" if it is not.
+func (g *Gatherer) whyAside(kind string, o metav1.Object) string {
+	return g.whyAsideWith(kind, o, func() string { return contentOf(o) })
 }
 
-// whyOf is like why. content returns a text that differs once the object has changed in a way that may matter.
-func (g *Gatherer) whyOf(kind string, o metav1.Object, content func() string) string {
+// whyAsideWith is like why. content returns a text that differs once the object has changed in a way that may matter.
+func (g *Gatherer) whyAsideWith(kind string, o metav1.Object, content func() string) string {
 	is := watchdog.ObjectOf(kind, o)
 	entry := g.Watchdog.Aside.Has(kind, o, g.Clock.Now(), content)
 	if entry == nil {
@@ -56,24 +56,24 @@ func contentOf(o metav1.Object) string {
 	return fmt.Sprint(o.GetUID(), o.GetGeneration(), o.GetLabels(), o.GetAnnotations())
 }
 
-// without returns the objects that are not set aside.
-func without[T any, P interface {
+// withoutAside returns the objects that are not set aside.
+func withoutAside[T any, P interface {
 	*T
 	metav1.Object
 }](g *Gatherer, kind string, all []T) []T {
-	if !slices.ContainsFunc(all, func(o T) bool { return g.why(kind, P(&o)) != "" }) {
+	if !slices.ContainsFunc(all, func(o T) bool { return g.whyAside(kind, P(&o)) != "" }) {
 		return all
 	}
-	return slices.DeleteFunc(slices.Clone(all), func(o T) bool { return g.why(kind, P(&o)) != "" })
+	return slices.DeleteFunc(slices.Clone(all), func(o T) bool { return g.whyAside(kind, P(&o)) != "" })
 }
 
-// marked returns the objects, with the reason on those that are set aside.
-func marked[T any, P interface {
+// markAside returns the objects, with the reason on those that are set aside.
+func markAside[T any, P interface {
 	*T
 	metav1.Object
 }](g *Gatherer, kind string, all []T) []T {
 	for i := range all {
-		if why := g.why(kind, P(&all[i])); why != "" {
+		if why := g.whyAside(kind, P(&all[i])); why != "" {
 			all = slices.Clone(all)
 			P(&all[i]).SetAnnotations(facts.SetAsideSpec(P(&all[i]).GetAnnotations(), why))
 		}
@@ -86,18 +86,18 @@ func (g *Gatherer) leaveOut(c *facts.Cluster) {
 	if len(g.Watchdog.Entries()) == 0 {
 		return
 	}
-	c.NodePools, c.GPUNodeClasses = marked(g, "NodePool", c.NodePools), marked(g, "GPUNodeClass", c.GPUNodeClasses)
-	c.DaemonSets = without[appsv1.DaemonSet](g, "DaemonSet", c.DaemonSets)
+	c.NodePools, c.GPUNodeClasses = markAside(g, "NodePool", c.NodePools), markAside(g, "GPUNodeClass", c.GPUNodeClasses)
+	c.DaemonSets = withoutAside[appsv1.DaemonSet](g, "DaemonSet", c.DaemonSets)
 	c.Buffers = slices.DeleteFunc(slices.Clone(c.Buffers), func(b karpenter.Buffer) bool {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: b.Template.Annotations}, Spec: b.Template.Spec}
-		return g.whyOf("CapacityBuffer", &metav1.ObjectMeta{Namespace: b.Namespace, Name: b.Name}, func() string { return b.Name + facts.Content(pod) }) != ""
+		return g.whyAsideWith("CapacityBuffer", &metav1.ObjectMeta{Namespace: b.Namespace, Name: b.Name}, func() string { return b.Name + facts.Content(pod) }) != ""
 	})
 	c.Requests = slices.Clone(c.Requests)
 	for i := range c.Requests {
 		r := &c.Requests[i]
 		r.Sets = slices.Clone(r.Sets)
 		for j := range r.Sets {
-			if why := g.why("Pod", facts.VirtualPod(r, j, 0)); why != "" {
+			if why := g.whyAside("Pod", facts.VirtualPod(r, j, 0)); why != "" {
 				r.Sets[j].Template.Annotations = facts.SetAsideSpec(r.Sets[j].Template.Annotations, why)
 			}
 		}
@@ -123,7 +123,7 @@ func replace[T any, P interface {
 			if o == nil || facts.IsSetAside(o) {
 				continue
 			}
-			if why := g.why(kind, o); why != "" {
+			if why := g.whyAside(kind, o); why != "" {
 				changes[name] = with(o, why)
 			}
 		}

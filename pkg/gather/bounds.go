@@ -104,12 +104,14 @@ func userAnnotations(all map[string]string) map[string]string {
 	return kept
 }
 
-// owners returns the owner references of an object, the controller first.
-func owners(all []metav1.OwnerReference) []metav1.OwnerReference {
+// boundedOwners returns the owner references of an object, the controller first.
+func boundedOwners(all []metav1.OwnerReference) []metav1.OwnerReference {
 	isController := func(o metav1.OwnerReference) bool { return o.Controller != nil && *o.Controller }
 	if len(all) > maxOwners {
 		all = slices.Clone(all)
-		slices.SortStableFunc(all, func(a, b metav1.OwnerReference) int { return cmp.Compare(rank(isController(a)), rank(isController(b))) })
+		slices.SortStableFunc(all, func(a, b metav1.OwnerReference) int {
+			return cmp.Compare(firstIf(isController(a)), firstIf(isController(b)))
+		})
 	}
 	all = prefix(all, maxOwners)
 	for i := range all {
@@ -123,7 +125,7 @@ func owners(all []metav1.OwnerReference) []metav1.OwnerReference {
 	return all
 }
 
-func rank(first bool) int {
+func firstIf(first bool) int {
 	if first {
 		return 0
 	}
@@ -175,7 +177,7 @@ func boundedSpec(s corev1.PodSpec, encoded int) (corev1.PodSpec, bool) {
 		return s, true
 	}
 	if len(s.ResourceClaims) == 0 && !claims.RequestsGPU(&s) {
-		s = merged(s) // Of pods without GPUs, decisions read only the sum.
+		s = withOneContainer(s) // Of pods without GPUs, decisions read only the sum.
 		if memoryOf(s) <= specBytes {
 			return s, true
 		}
@@ -189,7 +191,7 @@ func boundedSpec(s corev1.PodSpec, encoded int) (corev1.PodSpec, bool) {
 		left -= n
 		return true
 	}
-	kept := corev1.PodSpec{Priority: s.Priority, SchedulingGroup: s.SchedulingGroup, Containers: merged(s).Containers}
+	kept := corev1.PodSpec{Priority: s.Priority, SchedulingGroup: s.SchedulingGroup, Containers: withOneContainer(s).Containers}
 	kept.Containers[0].Resources.Requests, kept.Containers[0].Ports = boundedRequests(kept.Containers[0].Resources.Requests), prefix(kept.Containers[0].Ports, maxPorts)
 	left -= memoryOf(kept.Containers)
 	if claims := prefix(s.ResourceClaims, maxClaims); fits(claims) {
@@ -234,8 +236,8 @@ func widened(terms []corev1.PodAffinityTerm) []corev1.PodAffinityTerm {
 	return all
 }
 
-// merged returns a spec with one container that has the requests and host ports of all.
-func merged(s corev1.PodSpec) corev1.PodSpec {
+// withOneContainer returns a spec with one container that has the requests and host ports of all.
+func withOneContainer(s corev1.PodSpec) corev1.PodSpec {
 	one := corev1.Container{}
 	for _, containers := range []*[]corev1.Container{&s.InitContainers, &s.Containers} {
 		*containers = slices.Clone(*containers)
@@ -260,7 +262,7 @@ func boundedRequests(all corev1.ResourceList) corev1.ResourceList {
 		return name == corev1.ResourceCPU || name == corev1.ResourceMemory || name == corev1.ResourceEphemeralStorage || nodecontract.IsGPUResource(string(name))
 	}
 	names := slices.SortedFunc(maps.Keys(all), func(a, b corev1.ResourceName) int {
-		return cmp.Or(cmp.Compare(rank(important(a)), rank(important(b))), cmp.Compare(a, b))
+		return cmp.Or(cmp.Compare(firstIf(important(a)), firstIf(important(b))), cmp.Compare(a, b))
 	})
 	kept := corev1.ResourceList{}
 	for _, name := range names[:min(len(names), maxResources)] {
@@ -270,11 +272,11 @@ func boundedRequests(all corev1.ResourceList) corev1.ResourceList {
 }
 
 // memoryOf returns about how much memory a value takes.
-func memoryOf(value any) int { return measure(reflect.ValueOf(value)) }
+func memoryOf(value any) int { return reflectedMemory(reflect.ValueOf(value)) }
 
 var timeType = reflect.TypeFor[time.Time]()
 
-func measure(v reflect.Value) int {
+func reflectedMemory(v reflect.Value) int {
 	if !v.IsValid() || v.Type() == timeType {
 		return 0
 	}
@@ -285,23 +287,23 @@ func measure(v reflect.Value) int {
 		if v.IsNil() {
 			return 0
 		}
-		return int(v.Elem().Type().Size()) + measure(v.Elem())
+		return int(v.Elem().Type().Size()) + reflectedMemory(v.Elem())
 	case reflect.Slice:
 		sum := v.Len() * int(v.Type().Elem().Size())
 		for i := range v.Len() {
-			sum += measure(v.Index(i))
+			sum += reflectedMemory(v.Index(i))
 		}
 		return sum
 	case reflect.Map:
 		sum := 0
 		for key, value := range v.Seq2() {
-			sum += entryBytes + int(key.Type().Size()) + int(value.Type().Size()) + measure(key) + measure(value)
+			sum += entryBytes + int(key.Type().Size()) + int(value.Type().Size()) + reflectedMemory(key) + reflectedMemory(value)
 		}
 		return sum
 	case reflect.Struct:
 		sum := 0
 		for _, field := range v.Fields() {
-			sum += measure(field)
+			sum += reflectedMemory(field)
 		}
 		return sum
 	}

@@ -18,25 +18,25 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// kinds returns the kinds with few objects, by the keys of their counters.
-func (g *Gatherer) kinds() map[any]client.Object {
+// countedKinds returns the kinds with few objects, by the keys of their counters.
+func (g *Gatherer) countedKinds() map[any]client.Object {
 	kinds := map[any]client.Object{
-		typeOf[corev1.NamespaceList](): &corev1.Namespace{}, typeOf[appsv1.DaemonSetList](): &appsv1.DaemonSet{}, typeOf[storagev1.StorageClassList](): &storagev1.StorageClass{},
-		typeOf[karpv1.NodePoolList](): &karpv1.NodePool{}, typeOf[v1alpha1.GPUNodeClassList](): &v1alpha1.GPUNodeClass{},
+		listType[corev1.NamespaceList](): &corev1.Namespace{}, listType[appsv1.DaemonSetList](): &appsv1.DaemonSet{}, listType[storagev1.StorageClassList](): &storagev1.StorageClass{},
+		listType[karpv1.NodePoolList](): &karpv1.NodePool{}, listType[v1alpha1.GPUNodeClassList](): &v1alpha1.GPUNodeClass{},
 	}
 	if g.NodeOverlays {
-		kinds[typeOf[karpv1alpha1.NodeOverlayList]()] = &karpv1alpha1.NodeOverlay{}
+		kinds[listType[karpv1alpha1.NodeOverlayList]()] = &karpv1alpha1.NodeOverlay{}
 	}
 	if g.ImageRollouts {
-		kinds[typeOf[v1alpha1.GPUImageRolloutList]()] = &v1alpha1.GPUImageRollout{}
+		kinds[listType[v1alpha1.GPUImageRolloutList]()] = &v1alpha1.GPUImageRollout{}
 	}
 	if g.DRA {
-		kinds[typeOf[resourcev1.ResourceSliceList]()] = &resourcev1.ResourceSlice{}
-		kinds[typeOf[resourcev1.DeviceClassList]()] = &resourcev1.DeviceClass{}
-		kinds[typeOf[resourcev1.ResourceClaimList]()] = &resourcev1.ResourceClaim{}
-		kinds[typeOf[resourcev1.ResourceClaimTemplateList]()] = &resourcev1.ResourceClaimTemplate{}
+		kinds[listType[resourcev1.ResourceSliceList]()] = &resourcev1.ResourceSlice{}
+		kinds[listType[resourcev1.DeviceClassList]()] = &resourcev1.DeviceClass{}
+		kinds[listType[resourcev1.ResourceClaimList]()] = &resourcev1.ResourceClaim{}
+		kinds[listType[resourcev1.ResourceClaimTemplateList]()] = &resourcev1.ResourceClaimTemplate{}
 		if g.DeviceTaintRules {
-			kinds[typeOf[resourcev1.DeviceTaintRuleList]()] = &resourcev1.DeviceTaintRule{}
+			kinds[listType[resourcev1.DeviceTaintRuleList]()] = &resourcev1.DeviceTaintRule{}
 		}
 	}
 	for _, gvk := range append([]schema.GroupVersionKind{nodePool, gpuNodeClass}, g.PodGroups...) {
@@ -51,7 +51,7 @@ func (g *Gatherer) kinds() map[any]client.Object {
 // Without it, each read lists everything.
 func (g *Gatherer) Follow(ctx context.Context, caches Caches) error {
 	counted := changes{}
-	for key, object := range g.kinds() {
+	for key, object := range g.countedKinds() {
 		counter := &atomic.Uint64{}
 		counted[key] = counter
 		if err := caches.IndexField(ctx, object, indexName, func(client.Object) []string {
@@ -61,7 +61,7 @@ func (g *Gatherer) Follow(ctx context.Context, caches Caches) error {
 			return fmt.Errorf("counting the changes of %T: %w", object, err)
 		}
 	}
-	followed, err := follow(ctx, caches, g.written.saw)
+	followed, err := follow(ctx, caches, g.written.noteSeen)
 	if err != nil {
 		return err
 	}

@@ -41,7 +41,7 @@ func (g *Gatherer) withClaims(changes facts.Changes, full bool) {
 	c.stale = false
 	objects := g.claimObjects(slices.Collect(maps.Values(c.pods)))
 	for name, pod := range c.pods {
-		g.at("Pod", pod)
+		g.visitObject("Pod", pod)
 		seen := objects.On(pod)
 		_, changed := changes.Pods[name]
 		if text := claims.Text(seen); changed || text != c.texts[name] {
@@ -50,8 +50,8 @@ func (g *Gatherer) withClaims(changes facts.Changes, full bool) {
 	}
 }
 
-// claimed replaces pods that have claims for a GPU.
-func (g *Gatherer) claimed(pods []corev1.Pod) {
+// useClaims replaces pods that have claims for a GPU.
+func (g *Gatherer) useClaims(pods []corev1.Pod) {
 	var claiming []*corev1.Pod
 	for i := range pods {
 		if len(pods[i].Spec.ResourceClaims) > 0 {
@@ -66,7 +66,7 @@ func (g *Gatherer) claimed(pods []corev1.Pod) {
 
 func (g *Gatherer) claimObjects(pods []*corev1.Pod) *claims.Objects {
 	s := &g.state
-	return claims.New(s.claims.is.Items, s.templates.is.Items, s.deviceClasses.is.Items, pods)
+	return claims.New(s.claims.value.Items, s.templates.value.Items, s.deviceClasses.value.Items, pods)
 }
 
 // PodsOn reads the pods of a node from the API server, with the requests in their ResourceClaims.

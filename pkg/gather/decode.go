@@ -83,7 +83,7 @@ func listEach(ctx context.Context, reader client.Reader, list client.ObjectList,
 		}
 		log.FromContext(ctx).Info("An object has fields that cannot be read, and is used without them", "kind", object.GetKind(), "namespace", object.GetNamespace(), "name", object.GetName(),
 			"fields", paths)
-		if err := mark(typed, paths); err != nil {
+		if err := setAsideWithout(typed, paths); err != nil {
 			return err
 		}
 	}
@@ -115,9 +115,9 @@ func decode(object map[string]any, typed runtime.Object, fresh func() (runtime.O
 	return []string{"spec", "status"}
 }
 
-// mark sets an object aside that lacks fields: a NodePool or a GPUNodeClass launches nothing, because the field may be a limit. A NodePool gets a budget of 0
+// setAsideWithout sets an object aside that lacks fields: a NodePool or a GPUNodeClass launches nothing, because the field may be a limit. A NodePool gets a budget of 0
 // nodes, because one that cannot be read may be smaller than others.
-func mark(typed runtime.Object, paths []string) error {
+func setAsideWithout(typed runtime.Object, paths []string) error {
 	object, err := meta.Accessor(typed)
 	if err != nil {
 		return err

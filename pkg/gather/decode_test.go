@@ -121,7 +121,7 @@ func TestAPoolWithAFieldThatCannotBeReadLaunchesNothingAndOthersDo(t *testing.T)
 	c := snapshottest.Shared()
 	c.NodePools = append(c.NodePools, *c.NodePools[0].DeepCopy())
 	c.NodePools[1].Name = "odd"
-	if err := mark(&c.NodePools[1], []string{"spec.limits.cpu"}); err != nil {
+	if err := setAsideWithout(&c.NodePools[1], []string{"spec.limits.cpu"}); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range snapshot.Pools(c) {
@@ -131,7 +131,7 @@ func TestAPoolWithAFieldThatCannotBeReadLaunchesNothingAndOthersDo(t *testing.T)
 		}
 	}
 	c.NodePools[1].Annotations = nil
-	if err := mark(&c.GPUNodeClasses[0], []string{"spec.sharing.replicas"}); err != nil {
+	if err := setAsideWithout(&c.GPUNodeClasses[0], []string{"spec.sharing.replicas"}); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range snapshot.Pools(c) {

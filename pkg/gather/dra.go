@@ -50,7 +50,7 @@ func (g *Gatherer) readDRA(ctx context.Context) ([]string, error) {
 	if !differs {
 		return nil, nil
 	}
-	now := facts.PublishedOf(s.slices.is.Items, s.taintRules.is.Items)
+	now := facts.PublishedOf(s.slices.value.Items, s.taintRules.value.Items)
 	var changed []string
 	for offer := range maps.Keys(now) {
 		if now[offer] != g.published[offer] {
@@ -98,7 +98,7 @@ func (g *Gatherer) Published(ctx context.Context, node *corev1.Node) (*corev1.No
 func (g *Gatherer) withPublished(changes facts.Changes, published []string) {
 	for _, name := range published {
 		if _, read := changes.Nodes[name]; !read {
-			if node := g.followed.nodes.now(name); node != nil {
+			if node := g.followed.nodes.stored(name); node != nil {
 				changes.Nodes[name] = node
 			}
 		}

@@ -164,13 +164,13 @@ func (t *tracked[T, P]) take(full bool) map[string]*T {
 		return changes
 	}
 	for name := range names {
-		changes[name] = t.now(name)
+		changes[name] = t.stored(name)
 	}
 	return changes
 }
 
-// now returns an object from the store, or nil if the store does not have it.
-func (t *tracked[T, P]) now(name string) *T {
+// stored returns an object from the store, or nil if the store does not have it.
+func (t *tracked[T, P]) stored(name string) *T {
 	o, _, err := t.store.GetByKey(name) // Stores in memory return no error.
 	if object, ok := o.(P); ok && err == nil {
 		return object
@@ -185,10 +185,10 @@ const indexName = "karve.sh/changes"
 // function counts them.
 type changes map[any]*atomic.Uint64
 
-func typeOf[L any]() any { return reflect.TypeFor[L]() }
+func listType[L any]() any { return reflect.TypeFor[L]() }
 
-// of returns the number of changes of a kind. It returns false if they are not counted.
-func (c changes) of(key any) (uint64, bool) {
+// countOf returns the number of changes of a kind. It returns false if they are not counted.
+func (c changes) countOf(key any) (uint64, bool) {
 	if counter := c[key]; counter != nil {
 		return counter.Load(), true
 	}

@@ -53,19 +53,19 @@ func (g *Gatherer) read(ctx context.Context) (*facts.Cluster, error) {
 	g.beginAside()
 	s := &g.state
 	c := &facts.Cluster{
-		NodePools: s.nodePools.is.Items, GPUNodeClasses: s.classes.is.Items, DaemonSets: s.daemonSets.is.Items, ReplicasTimeout: g.ReplicasTimeout, PriorityCutoff: g.PriorityCutoff,
-		Namespaces: s.namespaces.is.Items, StorageClasses: s.storage.is.Items, UnknownFields: s.unknown.is, PodGroups: g.podGroups(),
+		NodePools: s.nodePools.value.Items, GPUNodeClasses: s.classes.value.Items, DaemonSets: s.daemonSets.value.Items, ReplicasTimeout: g.ReplicasTimeout, PriorityCutoff: g.PriorityCutoff,
+		Namespaces: s.namespaces.value.Items, StorageClasses: s.storage.value.Items, UnknownFields: s.unknown.value, PodGroups: g.podGroups(),
 	}
 	published, err := g.readDRA(ctx)
 	if err != nil {
 		return nil, err
 	}
 	g.unpublished = append(g.unpublished, published...)
-	c.DRA = facts.DRA{Known: g.DRA || g.NoDRA, Enabled: g.DRA, Classes: s.deviceClasses.is.Items, TaintRules: s.taintRules.is.Items}
-	if err := g.objects(ctx, c, &all); err != nil {
+	c.DRA = facts.DRA{Known: g.DRA || g.NoDRA, Enabled: g.DRA, Classes: s.deviceClasses.value.Items, TaintRules: s.taintRules.value.Items}
+	if err := g.setObjects(ctx, c, &all); err != nil {
 		return nil, err
 	}
-	for _, overlay := range s.overlays.is.Items {
+	for _, overlay := range s.overlays.value.Items {
 		if g.NodeOverlays && facts.Condition(overlay.Status.Conditions, status.ConditionReady).IsTrue() {
 			c.NodeOverlays = append(c.NodeOverlays, overlay)
 		}
@@ -86,20 +86,20 @@ func (g *Gatherer) read(ctx context.Context) (*facts.Cluster, error) {
 		g.requests = c.Requests
 	}
 	g.leaveOut(c)
-	return c, g.classes(ctx, c)
+	return c, g.setNodeClasses(ctx, c)
 }
 
-// objects sets the objects of the kinds with many objects: those that were listed, or what informers have.
-func (g *Gatherer) objects(ctx context.Context, c *facts.Cluster, listed *lists) error {
+// setObjects sets the objects of the kinds with many objects: those that were listed, or what informers have.
+func (g *Gatherer) setObjects(ctx context.Context, c *facts.Cluster, listed *lists) error {
 	g.claims.RLock()
 	defer g.claims.RUnlock()
 	if g.followed == nil {
 		g.fresh.objects = facts.Difference{Machines: true, Others: true}
-		g.use(c, listed)
+		g.useListed(c, listed)
 		return nil
 	}
 	if g.index == nil {
-		if err := g.former(ctx); err != nil {
+		if err := g.listFormerWrites(ctx); err != nil {
 			return err
 		}
 	}
@@ -165,12 +165,12 @@ func (g *Gatherer) list(ctx context.Context) (lists, error) {
 	return l, errors.Join(errs...)
 }
 
-// use sets the objects that were listed.
-func (g *Gatherer) use(c *facts.Cluster, l *lists) {
+// useListed sets the objects that were listed.
+func (g *Gatherer) useListed(c *facts.Cluster, l *lists) {
 	c.Pods, c.PersistentVolumeClaims, c.PersistentVolumes, c.CSINodes = l.pods.Items, l.volumeClaims.Items, l.volumes.Items, l.csiNodes.Items
 	if g.DRA {
 		c.Pods = slices.Clone(c.Pods)
-		g.claimed(c.Pods)
+		g.useClaims(c.Pods)
 	}
 	c.Nodes, c.NodeClaims = slices.Clone(l.nodes.Items), l.nodeClaims.Items // Others may share the list.
 	for i := range c.Nodes {
@@ -196,12 +196,12 @@ func (g *Gatherer) Cluster(ctx context.Context) (*facts.Cluster, error) {
 		return err
 	})
 	if over := (&watchdog.OverrunError{}); errors.As(err, &over) {
-		g.again() // What has changed was read only in part.
+		g.readAllAgain() // What has changed was read only in part.
 	}
 	if err != nil {
 		return nil, err
 	}
-	if g.fresh.any() || g.Clock.Since(g.since) > recent {
+	if g.fresh.any() || g.Clock.Since(g.since) > reuseTime {
 		g.generation++
 		g.since, g.fresh = began, fresh{}
 	}

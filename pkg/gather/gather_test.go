@@ -239,7 +239,7 @@ func TestClusterReadsOnlyWhatChanged(t *testing.T) {
 	looks("when one went", nothing, nothing)
 	b.cached.set(asItIs(&karpv1.NodePool{}, nodePool))
 	looks("when a field that may not be known changed", map[string]int{"unstructured NodePoolList": 1, "unstructured GPUNodeClassList": 1}, nothing)
-	b.clock.Step(recent + time.Nanosecond)
+	b.clock.Step(reuseTime + time.Nanosecond)
 	looks("after a while", nothing, class)
 }
 
@@ -366,7 +366,7 @@ func TestReadsOfUnchangedObjectsShareGeneration(t *testing.T) {
 	generation("when a pod went", false)
 	b.cached.set(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a"}})
 	generation("when a namespace came", false)
-	b.clock.Step(recent)
+	b.clock.Step(reuseTime)
 	generation("within two seconds", true)
 	b.clock.Step(time.Nanosecond)
 	generation("after two seconds, since plans depend on the time", false)
@@ -431,7 +431,7 @@ func TestNodeClassesThatTookLongToReadAreKept(t *testing.T) {
 	t.Parallel()
 	b := newTestbed()
 	b.follow(t)
-	b.live.getting = func() { b.clock.Step(recent + time.Second) }
+	b.live.getting = func() { b.clock.Step(reuseTime + time.Second) }
 	b.look(t)
 	b.live.counts()
 	b.look(t)

@@ -23,24 +23,24 @@ import (
 	"karve.sh/karve/pkg/watchdog"
 )
 
-// aside has the objects that are set aside: see package watchdog.
-type aside struct {
+// asideObjects has the objects that are set aside: see package watchdog.
+type asideObjects struct {
 	// version is that of the entries at the last read.
 	version uint64
 	// held has the entry of each object that is set aside.
 	held map[watchdog.Object]watchdog.Object
 }
 
-// again makes the next read complete.
-func (g *Gatherer) again() {
+// readAllAgain makes the next read complete.
+func (g *Gatherer) readAllAgain() {
 	g.fresh.kinds, g.claiming.stale = true, true
 	if g.followed != nil {
 		g.followed.forget()
 	}
 }
 
-// claiming has the pods that have ResourceClaims, by namespace/name. Pods of an index are as [claims.Objects.On] returns them.
-type claiming struct {
+// claimingPods has the pods that have ResourceClaims, by namespace/name. Pods of an index are as [claims.Objects.On] returns them.
+type claimingPods struct {
 	pods map[string]*corev1.Pod
 	// texts has the requests in the claims of each pod, as in the index.
 	texts map[string]string
@@ -109,13 +109,13 @@ type Gatherer struct {
 	// visit reports the object that a read works at. It is nil if nobody asks.
 	visit watchdog.Visit
 	// claiming has the pods with ResourceClaims.
-	claiming claiming
+	claiming claimingPods
 	// nodeClasses has the cloud's node classes as last read.
 	nodeClasses nodeClasses
 	// learned has the capacities that machines have shown since the controller started.
 	learned capacity.Learned
 	// aside has the objects that are set aside.
-	aside aside
+	aside asideObjects
 	// requests are the ProvisioningRequests as last read.
 	requests []provreq.Request
 	// generation counts the reads that differ from the previous one, and since is when the last of them began. fresh has the differences.
@@ -151,11 +151,11 @@ func (g *Gatherer) Together(write func()) {
 	write()
 }
 
-// recent is how long the cloud's node classes are reused after a read, and how long reads of the same objects belong to one generation.
-const recent = 2 * time.Second
+// reuseTime is how long the cloud's node classes are reused after a read, and how long reads of the same objects belong to one generation.
+const reuseTime = 2 * time.Second
 
-// at reports that a read works at an object.
-func (g *Gatherer) at(kind string, object metav1.Object) {
+// visitObject reports that a read works at an object.
+func (g *Gatherer) visitObject(kind string, object metav1.Object) {
 	if g.visit != nil {
 		g.visit(kind, object)
 	}

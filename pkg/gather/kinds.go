@@ -32,8 +32,10 @@ type Kinds struct {
 	PodGroups []schema.GroupVersionKind
 }
 
-// dra returns a kind in the version that is read.
-func dra(kind string) schema.GroupVersionKind { return resourcev1.SchemeGroupVersion.WithKind(kind) }
+// draKind returns a kind in the version that is read.
+func draKind(kind string) schema.GroupVersionKind {
+	return resourcev1.SchemeGroupVersion.WithKind(kind)
+}
 
 // optional is a kind without which the cluster can be read, and whether it is wanted and read.
 type optional struct {
@@ -48,8 +50,8 @@ func (k *Kinds) optional(wanted published.Reads) []optional {
 		{v1alpha1.GroupVersion.WithKind("GPUImageRollout"), true, &k.ImageRollouts},
 		{karpenter.CapacityBufferKind.WithVersion(""), wanted.CapacityBuffers, &k.CapacityBuffers},
 		{provreq.Kind, wanted.ProvisioningRequests, &k.ProvisioningRequests},
-		{dra("ResourceSlice"), wanted.DRA, &k.DRA},
-		{dra("DeviceTaintRule"), wanted.DRA, &k.DeviceTaintRules},
+		{draKind("ResourceSlice"), wanted.DRA, &k.DRA},
+		{draKind("DeviceTaintRule"), wanted.DRA, &k.DeviceTaintRules},
 	}
 }
 
@@ -113,6 +115,6 @@ func (k *Kinds) readable(ctx context.Context, live client.Client) {
 			*o.read = false
 		}
 	}
-	k.DRA = k.DRA && may(dra("DeviceClass"), dra("ResourceClaim"), dra("ResourceClaimTemplate"))
+	k.DRA = k.DRA && may(draKind("DeviceClass"), draKind("ResourceClaim"), draKind("ResourceClaimTemplate"))
 	k.PodGroups = slices.DeleteFunc(k.PodGroups, func(kind schema.GroupVersionKind) bool { return !may(kind) })
 }

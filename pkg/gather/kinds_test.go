@@ -18,12 +18,12 @@ func TestKindsAreThoseThatAreServedAndWanted(t *testing.T) {
 	t.Parallel()
 	groups := schema.GroupVersion{Group: string(facts.KubernetesGroups), Version: "v1beta1"}
 	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{groups, {Group: groups.Group, Version: "v1alpha3"}, {Group: karpenter.CapacityBufferKind.Group, Version: "v1beta1"}})
-	taintRule := dra("DeviceTaintRule").GroupKind()
+	taintRule := draKind("DeviceTaintRule").GroupKind()
 	for _, kind := range []schema.GroupVersionKind{
 		{Group: groups.Group, Version: "v1alpha3", Kind: "PodGroup"},
 		groups.WithKind("PodGroup"),
 		karpenter.CapacityBufferKind.WithVersion("v1beta1"),
-		dra("ResourceSlice"),
+		draKind("ResourceSlice"),
 		taintRule.WithVersion("v1alpha3"),
 	} {
 		mapper.Add(kind, meta.RESTScopeNamespace)
@@ -33,7 +33,7 @@ func TestKindsAreThoseThatAreServedAndWanted(t *testing.T) {
 		!slices.Equal(kinds.PodGroups, []schema.GroupVersionKind{groups.WithKind("PodGroup")}) {
 		t.Errorf("they are %+v, %v", kinds, err)
 	}
-	for _, want := range []schema.GroupVersionKind{provreq.Kind, dra("DeviceTaintRule"), facts.VolcanoGroups.PodGroupKind().WithVersion("")} {
+	for _, want := range []schema.GroupVersionKind{provreq.Kind, draKind("DeviceTaintRule"), facts.VolcanoGroups.PodGroupKind().WithVersion("")} {
 		if !slices.Contains(missing, want) {
 			t.Errorf("%s is not among the missing kinds %v", want, missing)
 		}

@@ -23,17 +23,17 @@ import (
 	"karve.sh/karve/pkg/snapshot/facts"
 )
 
-// classesAtOnce is how many node classes are read concurrently.
-const classesAtOnce = 16
+// classesInParallel is how many node classes are read concurrently.
+const classesInParallel = 16
 
 // classTimeout is how long one node class may take to be read. A conversion webhook that does not answer must not delay the pools of other classes.
 const classTimeout = 10 * time.Second
 
-// classes sets the node classes to which the GPUNodeClasses refer. If the caches are followed, it reuses the last result for two seconds. The time
+// setNodeClasses sets the node classes to which the GPUNodeClasses refer. If the caches are followed, it reuses the last result for two seconds. The time
 // starts when the read has ended, so that a slow API server does not cause a read for every caller.
-func (g *Gatherer) classes(ctx context.Context, c *facts.Cluster) error {
+func (g *Gatherer) setNodeClasses(ctx context.Context, c *facts.Cluster) error {
 	now, n := g.Clock.Now(), &g.nodeClasses
-	kept := g.followed != nil && now.Sub(n.at) <= recent
+	kept := g.followed != nil && now.Sub(n.at) <= reuseTime
 	read := map[v1alpha1.NodeClassReference]facts.NodeClassState{}
 	var unread []v1alpha1.NodeClassReference
 	for i := range c.GPUNodeClasses {
@@ -50,7 +50,7 @@ func (g *Gatherer) classes(ctx context.Context, c *facts.Cluster) error {
 		read[ref] = state
 	}
 	states, errs := make([]facts.NodeClassState, len(unread)), make([]error, len(unread))
-	workqueue.ParallelizeUntil(ctx, classesAtOnce, len(unread), func(i int) { states[i], errs[i] = g.NodeClass(ctx, unread[i]) })
+	workqueue.ParallelizeUntil(ctx, classesInParallel, len(unread), func(i int) { states[i], errs[i] = g.NodeClass(ctx, unread[i]) })
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -68,7 +68,7 @@ func (g *Gatherer) classes(ctx context.Context, c *facts.Cluster) error {
 	rules := g.rules()
 	if g.fresh.classes || g.fresh.kinds || g.fresh.objects.Machines || !reflect.DeepEqual(n.rules, rules) {
 		known := &facts.Cluster{Index: c.Index, Nodes: c.Nodes, NodeClaims: c.NodeClaims, NodeClasses: maps.Clone(read)}
-		drift.AcceptGoodImages(known, g.state.rollouts.is.Items)
+		drift.AcceptGoodImages(known, g.state.rollouts.value.Items)
 		learned := g.learn(ctx, known)
 		book := prices.NewBook(c.NodeOverlays, rules)
 		if !maps.EqualFunc(n.accepted, known.NodeClasses, sameState) || !maps.Equal(learned, g.learned) || !reflect.DeepEqual(n.book, book) {

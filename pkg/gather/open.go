@@ -29,12 +29,12 @@ func Open(ctx context.Context, config *rest.Config, catalog cloud.Catalog, setti
 	if err != nil {
 		return nil, fmt.Errorf("reaching the cluster: %w", err)
 	}
-	g, err := follower(ctx, config, catalog, settings)
+	g, err := newFollower(ctx, config, catalog, settings)
 	if err != nil {
 		return nil, err
 	}
 	return func(ctx context.Context) (*facts.Cluster, error) {
-		if err := answers(ctx, asked.RESTClient()); err != nil {
+		if err := checkAnswers(ctx, asked.RESTClient()); err != nil {
 			return nil, err
 		}
 		c, err := g.Cluster(ctx)
@@ -46,8 +46,8 @@ func Open(ctx context.Context, config *rest.Config, catalog cloud.Catalog, setti
 	}, nil
 }
 
-// answers returns an error if the API server does not answer. Without this check, informers would continue to serve old data.
-func answers(ctx context.Context, api rest.Interface) error {
+// checkAnswers returns an error if the API server does not answer. Without this check, informers would continue to serve old data.
+func checkAnswers(ctx context.Context, api rest.Interface) error {
 	err := api.Get().AbsPath("/version").Do(ctx).Error()
 	var refused apierrors.APIStatus
 	if err == nil || errors.As(err, &refused) {
@@ -56,8 +56,8 @@ func answers(ctx context.Context, api rest.Interface) error {
 	return fmt.Errorf("the API server does not answer: %w", err)
 }
 
-// follower returns a Gatherer with its own informers.
-func follower(ctx context.Context, config *rest.Config, catalog cloud.Catalog, settings func() published.Settings) (*Gatherer, error) {
+// newFollower returns a Gatherer with its own informers.
+func newFollower(ctx context.Context, config *rest.Config, catalog cloud.Catalog, settings func() published.Settings) (*Gatherer, error) {
 	scheme, err := Scheme()
 	if err != nil {
 		return nil, err

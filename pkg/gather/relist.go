@@ -46,7 +46,7 @@ func (g *Gatherer) update(ctx context.Context) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	unknown, err := s.unknown.update(g.specChanges, func() (map[types.UID][]string, error) { return g.unknownFields(ctx, s.nodePools.is.Items) },
+	unknown, err := s.unknown.update(g.specChanges, func() (map[types.UID][]string, error) { return g.unknownFields(ctx, s.nodePools.value.Items) },
 		func(a, b map[types.UID][]string) bool { return maps.EqualFunc(a, b, slices.Equal) })
 	if err != nil {
 		return err
@@ -61,7 +61,7 @@ func relist[L any, P interface {
 	*L
 	client.ObjectList
 }](ctx context.Context, g *Gatherer, k *kept[L]) (differs bool, err error) {
-	return k.update(func() (uint64, bool) { return g.changes.of(typeOf[L]()) }, func() (L, error) {
+	return k.update(func() (uint64, bool) { return g.changes.countOf(listType[L]()) }, func() (L, error) {
 		var list L
 		read := g.Cached.List
 		if g.followed == nil { // It may read from the API server.
@@ -73,14 +73,14 @@ func relist[L any, P interface {
 			return list, fmt.Errorf("listing %T: %w", &list, err)
 		}
 		return list, nil
-	}, func(a, b L) bool { return sameItems(P(&a), P(&b)) })
+	}, func(a, b L) bool { return equalItems(P(&a), P(&b)) })
 }
 
 // specChanges returns the number of changes of the objects from which unknown fields are read. It returns false if they are not counted.
 func (g *Gatherer) specChanges() (uint64, bool) {
 	var sum uint64
-	for _, key := range []any{typeOf[karpv1.NodePoolList](), nodePool, gpuNodeClass} {
-		n, ok := g.changes.of(key)
+	for _, key := range []any{listType[karpv1.NodePoolList](), nodePool, gpuNodeClass} {
+		n, ok := g.changes.countOf(key)
 		if !ok {
 			return 0, false
 		}
@@ -110,7 +110,7 @@ func (g *Gatherer) updatePodGroups(ctx context.Context) error {
 		g.state.podGroups = make([]kept[podGroups], len(g.PodGroups))
 	}
 	for i, kind := range g.PodGroups {
-		differs, err := g.state.podGroups[i].update(func() (uint64, bool) { return g.changes.of(kind) }, func() (podGroups, error) { return g.listPodGroups(ctx, kind) },
+		differs, err := g.state.podGroups[i].update(func() (uint64, bool) { return g.changes.countOf(kind) }, func() (podGroups, error) { return g.listPodGroups(ctx, kind) },
 			func(a, b podGroups) bool { return a.unreadable == b.unreadable && slices.Equal(a.all, b.all) })
 		if err != nil {
 			return err
@@ -146,7 +146,7 @@ func (g *Gatherer) podGroups() facts.PodGroups {
 	var served []facts.GroupAPI
 	var all []facts.PodGroup
 	for i, kind := range g.PodGroups {
-		if read := &g.state.podGroups[i].is; !read.unreadable {
+		if read := &g.state.podGroups[i].value; !read.unreadable {
 			served, all = append(served, facts.GroupAPI(kind.Group)), append(all, read.all...)
 		}
 	}

@@ -16,8 +16,8 @@ type shared[T any] struct {
 
 func newShared[T any]() *shared[T] { return &shared[T]{young: map[string]T{}} }
 
-// of returns the value that was first passed with the key. Keys must be equal only for equal values.
-func (s *shared[T]) of(key string, value T) T {
+// shareValue returns the value that was first passed with the key. Keys must be equal only for equal values.
+func (s *shared[T]) shareValue(key string, value T) T {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if known, ok := s.young[key]; ok {

@@ -42,7 +42,7 @@ type state struct {
 
 // kept is a value and the number of changes when it was read.
 type kept[T any] struct {
-	is T
+	value T
 	// counted reports whether the value was read and its changes are counted.
 	counted bool
 	changes uint64
@@ -58,13 +58,13 @@ func (k *kept[T]) update(counted func() (uint64, bool), read func() (T, error), 
 	if err != nil {
 		return false, err
 	}
-	differs = !k.counted || !same(k.is, is)
+	differs = !k.counted || !same(k.value, is)
 	*k = kept[T]{is, ok, now}
 	return differs, nil
 }
 
-// sameItems reports whether two lists are equal as far as decisions are concerned. Caches list objects in any order.
-func sameItems(a, b client.ObjectList) bool {
+// equalItems reports whether two lists are equal as far as decisions are concerned. Caches list objects in any order.
+func equalItems(a, b client.ObjectList) bool {
 	return maps.EqualFunc(itemsOf(a), itemsOf(b), func(before, after client.Object) bool { return facts.Same(before, after) })
 }
 

@@ -97,7 +97,7 @@ func (t *trimmer) csiNode(o *storagev1.CSINode) {
 	t.meta(&o.ObjectMeta)
 	for i := range o.Spec.Drivers {
 		d := &o.Spec.Drivers[i]
-		*d = storagev1.CSINodeDriver{Name: t.strings.of(d.Name, d.Name), Allocatable: d.Allocatable}
+		*d = storagev1.CSINodeDriver{Name: t.strings.shareValue(d.Name, d.Name), Allocatable: d.Allocatable}
 	}
 }
 
@@ -156,16 +156,16 @@ func (t *trimmer) meta(m *metav1.ObjectMeta) {
 func (t *trimmer) userMeta(m *metav1.ObjectMeta) bool {
 	labels, all := boundedLabels(m.Labels)
 	*m = metav1.ObjectMeta{
-		Namespace: t.strings.of(m.Namespace, m.Namespace), Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion, Generation: m.Generation,
+		Namespace: t.strings.shareValue(m.Namespace, m.Namespace), Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion, Generation: m.Generation,
 		CreationTimestamp: m.CreationTimestamp, DeletionTimestamp: m.DeletionTimestamp,
-		Labels: labels, Annotations: userAnnotations(m.Annotations), OwnerReferences: owners(m.OwnerReferences),
+		Labels: labels, Annotations: userAnnotations(m.Annotations), OwnerReferences: boundedOwners(m.OwnerReferences),
 	}
 	if len(m.OwnerReferences) > 0 {
 		var key strings.Builder
 		for _, o := range m.OwnerReferences {
 			key.WriteString(o.String())
 		}
-		m.OwnerReferences = t.owners.of(key.String(), m.OwnerReferences)
+		m.OwnerReferences = t.owners.shareValue(key.String(), m.OwnerReferences)
 	}
 	return all
 }
@@ -188,7 +188,7 @@ func (t *trimmer) annotations(all map[string]string) map[string]string {
 			if kept == nil {
 				kept = map[string]string{}
 			}
-			kept[t.strings.of(key, key)] = value
+			kept[t.strings.shareValue(key, key)] = value
 		}
 	}
 	return kept
@@ -204,7 +204,7 @@ func (t *trimmer) pod(p *corev1.Pod) {
 	if !all {
 		cut = append(cut, fmt.Sprintf("containers, selectors, affinity, tolerations or claims of more than %d KiB", specBytes>>10))
 	}
-	spec.NodeName, spec.ActiveDeadlineSeconds = t.strings.of(p.Spec.NodeName, p.Spec.NodeName), p.Spec.ActiveDeadlineSeconds
+	spec.NodeName, spec.ActiveDeadlineSeconds = t.strings.shareValue(p.Spec.NodeName, p.Spec.NodeName), p.Spec.ActiveDeadlineSeconds
 	if spec.Volumes = volumesOf(p.Spec.Volumes); len(spec.Volumes) > maxVolumes {
 		spec.Volumes, cut = prefix(spec.Volumes, maxVolumes), append(cut, fmt.Sprintf("more than %d volumes with claims", maxVolumes))
 	}
@@ -227,7 +227,7 @@ func (t *trimmer) status(p *corev1.Pod, claims []corev1.PodResourceClaim) corev1
 		// ready.
 		c := &p.Status.Conditions[i]
 		if c.Type == corev1.PodScheduled && p.Spec.NodeName == "" || c.Type == corev1.PodReady && c.Status == corev1.ConditionFalse {
-			status.Conditions = append(status.Conditions, corev1.PodCondition{Type: c.Type, Status: c.Status, Reason: t.strings.of(c.Reason, clip(c.Reason, messageBytes))})
+			status.Conditions = append(status.Conditions, corev1.PodCondition{Type: c.Type, Status: c.Status, Reason: t.strings.shareValue(c.Reason, clip(c.Reason, messageBytes))})
 		}
 	}
 	if p.Status.Phase == corev1.PodSucceeded { // The durations of a Job's pods predict how long the others will take.
@@ -268,7 +268,7 @@ func (t *trimmer) spec(s *corev1.PodSpec, limits bool) (corev1.PodSpec, bool) {
 	if err != nil {
 		return bare, all // It cannot be compared with others.
 	}
-	return t.specs.of(string(key), bare), all
+	return t.specs.shareValue(string(key), bare), all
 }
 
 func containers(all []corev1.Container, limits bool) []corev1.Container {
@@ -321,14 +321,14 @@ func (t *trimmer) node(n *corev1.Node) {
 	t.meta(&n.ObjectMeta)
 	labels := make(map[string]string, len(n.Labels))
 	for key, value := range n.Labels {
-		labels[t.strings.of(key, key)] = t.strings.of(value, value)
+		labels[t.strings.shareValue(key, key)] = t.strings.shareValue(value, value)
 	}
 	n.Labels = labels
 	n.Spec = corev1.NodeSpec{ProviderID: n.Spec.ProviderID, Taints: n.Spec.Taints, Unschedulable: n.Spec.Unschedulable}
 	for i := range n.Status.Conditions {
 		c := &n.Status.Conditions[i]
 		reason, message := clip(c.Reason, messageBytes), clip(c.Message, messageBytes)
-		c.Reason, c.Message = t.strings.of(reason, reason), t.strings.of(message, message)
+		c.Reason, c.Message = t.strings.shareValue(reason, reason), t.strings.shareValue(message, message)
 	}
 	n.Status = corev1.NodeStatus{Capacity: t.resourceList(n.Status.Capacity), Allocatable: t.resourceList(n.Status.Allocatable), Conditions: n.Status.Conditions}
 }
@@ -348,7 +348,7 @@ func (t *trimmer) volume(v *corev1.PersistentVolume) {
 	t.meta(&v.ObjectMeta)
 	spec := corev1.PersistentVolumeSpec{NodeAffinity: v.Spec.NodeAffinity}
 	if driver := records.DriverOf(v); driver != "" {
-		spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: t.strings.of(driver, driver)}
+		spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: t.strings.shareValue(driver, driver)}
 	}
 	v.Spec, v.Status = spec, corev1.PersistentVolumeStatus{}
 }
@@ -365,7 +365,7 @@ func (t *trimmer) labelMap(m map[string]string) map[string]string {
 		key.WriteString(m[k])
 		key.WriteByte(0)
 	}
-	return t.labels.of(key.String(), m)
+	return t.labels.shareValue(key.String(), m)
 }
 
 // resourceList returns an equal list that is shared.
@@ -379,7 +379,7 @@ func (t *trimmer) resourceList(l corev1.ResourceList) corev1.ResourceList {
 		key.WriteString(amount.Text(q))
 		key.WriteByte(0)
 	}
-	return t.amounts.of(key.String(), l)
+	return t.amounts.shareValue(key.String(), l)
 }
 
 // trimDevices keeps only the parts of a slice that [snapshot.PublishedOf] reads. Slices of drivers for which Karve does not plan keep no devices.

@@ -141,7 +141,7 @@ func TestPodsOfDeploymentShareMemory(t *testing.T) {
 
 func TestTrimKeepsFieldsOfForeignNodeClaimsThatDecisionsRead(t *testing.T) {
 	t.Parallel()
-	pool := snapshottest.StockPool("stock")
+	pool := snapshottest.KarpenterPool("stock")
 	claim := snapshottest.Claim("other", &pool, snapshottest.TypeNamed("g4dn.xlarge"), snapshottest.Registered(snapshottest.Now), func(c *karpv1.NodeClaim) {
 		c.Annotations = map[string]string{"karpenter.k8s.aws/ec2nodeclass-hash": "1"}
 		c.Status.ImageID = "ami-1"

@@ -15,25 +15,25 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// former lists the NodeClaims that another replica may have written just before this one became the leader.
-func (g *Gatherer) former(ctx context.Context) error {
+// listFormerWrites lists the NodeClaims that another replica may have written just before this one became the leader.
+func (g *Gatherer) listFormerWrites(ctx context.Context) error {
 	var claims karpv1.NodeClaimList
 	if err := List(ctx, g.Live, &claims, client.HasLabels{v1alpha1.GPUNodeClassLabel}); err != nil {
 		return fmt.Errorf("listing Karve's NodeClaims: %w", err)
 	}
 	for i := range claims.Items {
 		claim := &claims.Items[i]
-		g.written.edit(claim.Name, func(is *write) { *is = write{uid: claim.UID, version: claim.ResourceVersion} })
+		g.written.editWrite(claim.Name, func(is *write) { *is = write{uid: claim.UID, version: claim.ResourceVersion} })
 	}
 	return nil
 }
 
 const (
-	// claimsAtOnce is how many NodeClaims are read concurrently. A burst creates as many concurrently.
-	claimsAtOnce = 16
-	// listedForOne is up to how many NodeClaims a list may return for each that would be read otherwise. A busy API server takes a quarter of a second for a
+	// claimsInParallel is how many NodeClaims are read concurrently. A burst creates as many concurrently.
+	claimsInParallel = 16
+	// maxListedForOne is up to how many NodeClaims a list may return for each that would be read otherwise. A busy API server takes a quarter of a second for a
 	// request, however small.
-	listedForOne = 20
+	maxListedForOne = 20
 )
 
 // unseen returns the NodeClaims whose writes the informer may not show. It reads them from the API server, except those that a write has just returned: with one
@@ -41,9 +41,9 @@ const (
 // A NodeClaim that does not exist is nil.
 func (g *Gatherer) unseen(ctx context.Context) (map[string]*karpv1.NodeClaim, error) {
 	claims, now := map[string]*karpv1.NodeClaim{}, g.Clock.Now()
-	writes := g.written.unseen(g.followed.nodeClaims.now, now)
+	writes := g.written.unseen(g.followed.nodeClaims.stored, now)
 	for name, is := range writes {
-		if claim := is.settled(now); claim != nil {
+		if claim := is.settledClaim(now); claim != nil {
 			claims[name] = claim
 			delete(writes, name)
 		}
@@ -53,7 +53,7 @@ func (g *Gatherer) unseen(ctx context.Context) (map[string]*karpv1.NodeClaim, er
 	}
 	names := slices.Sorted(maps.Keys(writes))
 	read, errs := make([]*karpv1.NodeClaim, len(names)), make([]error, len(names))
-	workqueue.ParallelizeUntil(ctx, claimsAtOnce, len(names), func(i int) {
+	workqueue.ParallelizeUntil(ctx, claimsInParallel, len(names), func(i int) {
 		claim := &karpv1.NodeClaim{}
 		err := g.Live.Get(ctx, client.ObjectKey{Name: names[i]}, claim)
 		switch {
@@ -76,7 +76,7 @@ func (g *Gatherer) unseen(ctx context.Context) (map[string]*karpv1.NodeClaim, er
 
 // listUnseen moves NodeClaims from writes to claims with one list, if that returns few others.
 func (g *Gatherer) listUnseen(ctx context.Context, writes map[string]write, claims map[string]*karpv1.NodeClaim) error {
-	if len(writes) < 2 || len(g.followed.nodeClaims.store.ListKeys())+len(writes) > listedForOne*len(writes) {
+	if len(writes) < 2 || len(g.followed.nodeClaims.store.ListKeys())+len(writes) > maxListedForOne*len(writes) {
 		return nil
 	}
 	var all karpv1.NodeClaimList

@@ -15,9 +15,9 @@ import (
 // server. Nobody else creates NodeClaims for Karve's pools, except the replica of the controller that was the leader before. Its NodeClaims are listed
 // once.
 
-// uncertain is how long a NodeClaim is read from the API server after a failed write that may have been carried out nevertheless. It is also how late
+// doubtTime is how long a NodeClaim is read from the API server after a failed write that may have been carried out nevertheless. It is also how late
 // an informer may show a NodeClaim that no longer exists.
-const uncertain = time.Minute
+const doubtTime = time.Minute
 
 // writes has the written NodeClaims that the informer may not show yet. It is safe for concurrent use.
 type writes struct {
@@ -48,14 +48,14 @@ type write struct {
 
 // begin records that a NodeClaim is about to be written.
 func (w *writes) begin(name string) {
-	w.edit(name, func(is *write) { is.open++ })
+	w.editWrite(name, func(is *write) { is.open++ })
 }
 
 // end records the response to a write. result has the UID and resource version of the NodeClaim, or reports that it was deleted.
 func (w *writes) end(name string, result write, err error, now time.Time) {
-	w.edit(name, func(is *write) {
+	w.editWrite(name, func(is *write) {
 		if is.open--; err != nil {
-			is.doubted = now.Add(uncertain)
+			is.doubted = now.Add(doubtTime)
 			return
 		}
 		result.open, result.doubted, result.answered, result.seen = is.open, is.doubted, now, is.seen
@@ -66,7 +66,7 @@ func (w *writes) end(name string, result write, err error, now time.Time) {
 	})
 }
 
-func (w *writes) edit(name string, edit func(*write)) {
+func (w *writes) editWrite(name string, edit func(*write)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.named == nil {
@@ -85,7 +85,7 @@ func (w *writes) unseen(shown func(string) *karpv1.NodeClaim, now time.Time) map
 	w.mu.Unlock()
 	unseen := map[string]write{}
 	for name, is := range all {
-		switch seen := !is.deleted && !is.gone && atLeast(is.seen, is.version) || is.shownBy(shown(name)); {
+		switch seen := !is.deleted && !is.gone && notOlder(is.seen, is.version) || is.shownBy(shown(name)); {
 		case is.open > 0, now.Before(is.doubted), !seen:
 			unseen[name] = is
 		case !now.Before(is.remembered):
@@ -115,17 +115,17 @@ func (w write) shownBy(claim *karpv1.NodeClaim) bool {
 	case claim.UID == w.uid && (w.gone || w.deleted && claim.DeletionTimestamp.IsZero()):
 		return false
 	}
-	return atLeast(claim.ResourceVersion, w.version)
+	return notOlder(claim.ResourceVersion, w.version)
 }
 
-// atLeast reports whether both resource versions are known and the first is not older than the second.
-func atLeast(version, other string) bool {
+// notOlder reports whether both resource versions are known and the first is not older than the second.
+func notOlder(version, other string) bool {
 	order, err := resourceversion.CompareResourceVersion(version, other)
 	return err == nil && order >= 0
 }
 
-// saw records that the informer has had a NodeClaim, which may be gone by the next read.
-func (w *writes) saw(claim *karpv1.NodeClaim) {
+// noteSeen records that the informer has had a NodeClaim, which may be gone by the next read.
+func (w *writes) noteSeen(claim *karpv1.NodeClaim) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if is, ok := w.named[claim.Name]; ok {
@@ -134,9 +134,9 @@ func (w *writes) saw(claim *karpv1.NodeClaim) {
 	}
 }
 
-// settled returns the NodeClaim after the last write if that was a moment ago and no other write may have followed it. Otherwise it returns nil.
-func (w write) settled(now time.Time) *karpv1.NodeClaim {
-	if w.open > 0 || now.Before(w.doubted) || now.Sub(w.answered) >= recent {
+// settledClaim returns the NodeClaim after the last write if that was a moment ago and no other write may have followed it. Otherwise it returns nil.
+func (w write) settledClaim(now time.Time) *karpv1.NodeClaim {
+	if w.open > 0 || now.Before(w.doubted) || now.Sub(w.answered) >= reuseTime {
 		return nil
 	}
 	return w.claim
@@ -144,9 +144,9 @@ func (w write) settled(now time.Time) *karpv1.NodeClaim {
 
 // gone records that a NodeClaim did not exist after a write.
 func (w *writes) gone(name string, after write, now time.Time) {
-	w.edit(name, func(is *write) {
+	w.editWrite(name, func(is *write) {
 		if *is == after && is.open == 0 && is.uid != "" {
-			is.gone, is.remembered = true, now.Add(uncertain)
+			is.gone, is.remembered = true, now.Add(doubtTime)
 		}
 	})
 }

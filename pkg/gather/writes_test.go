@@ -168,13 +168,13 @@ func TestClusterShowsEveryWrittenNodeClaim(t *testing.T) {
 					s.events = s.events[1:]
 				}
 			case "moment": // The answer to a write does not stand for a read any more.
-				b.clock.Step(recent)
+				b.clock.Step(reuseTime)
 			case "time": // For up to a minute, the result of a failed write may be unknown. After that, the events have arrived.
 				for _, event := range s.events {
 					event()
 				}
 				s.events = nil
-				b.clock.Step(uncertain)
+				b.clock.Step(doubtTime)
 			}
 			if s.version > before {
 				written[name] = s.version
@@ -207,7 +207,7 @@ func TestClusterShowsEveryWrittenNodeClaim(t *testing.T) {
 		for _, event := range s.events {
 			event()
 		}
-		b.clock.Step(uncertain)
+		b.clock.Step(doubtTime)
 		b.look(t)
 		if left := len(b.written.named); left > 0 {
 			rt.Errorf("%d writes are remembered although the informer shows all", left)
@@ -244,7 +244,7 @@ func TestClusterDoesNotShowEarlierNodeClaim(t *testing.T) {
 				}
 				s.forget(s.claim("a"))
 			}
-			b.clock.Step(recent)
+			b.clock.Step(reuseTime)
 			for i, event := range s.events {
 				for range 2 { // The second look knows that the NodeClaim is gone.
 					if shown := b.look(t).Indexed().NodeClaim("a"); shown != nil && shown.DeletionTimestamp.IsZero() {
@@ -265,7 +265,7 @@ func TestClusterReadsWrittenNodeClaimsAtOnce(t *testing.T) {
 	b.look(t)
 	pool := snapshottest.Pool("gpu-shared", "gpu-shared")
 	var all sync.WaitGroup
-	for i := range claimsAtOnce {
+	for i := range claimsInParallel {
 		claim := snapshottest.Claim(fmt.Sprint("n", i), &pool, snapshottest.TypeNamed("g4dn.xlarge"))
 		b.live.set(&claim)
 		b.written.begin(claim.Name)
@@ -274,7 +274,7 @@ func TestClusterReadsWrittenNodeClaimsAtOnce(t *testing.T) {
 	}
 	b.live.getting = func() { all.Done(); all.Wait() }
 	look := b.look(t).Indexed()
-	for i := range claimsAtOnce {
+	for i := range claimsInParallel {
 		if look.NodeClaim(fmt.Sprint("n", i)) == nil {
 			t.Errorf("NodeClaim n%d is missed", i)
 		}
@@ -301,7 +301,7 @@ func TestClusterTakesAnswerToWriteForRead(t *testing.T) {
 		if got := b.live.counts()["get NodeClaim"]; got != want {
 			t.Errorf("asked %d times, want %d", got, want)
 		}
-		b.clock.Step(recent)
+		b.clock.Step(reuseTime)
 	}
 }
 
@@ -325,8 +325,8 @@ func TestLookAndInformerDoNotBlockEachOther(t *testing.T) {
 		case <-done:
 			running = false
 		default:
-			b.written.edit("a", func(is *write) { *is = write{uid: claim.UID, version: "later"} })
-			b.written.unseen(b.followed.nodeClaims.now, b.clock.Now())
+			b.written.editWrite("a", func(is *write) { *is = write{uid: claim.UID, version: "later"} })
+			b.written.unseen(b.followed.nodeClaims.stored, b.clock.Now())
 		}
 	}
 }
@@ -366,7 +366,7 @@ func TestManyUnseenNodeClaimsAreReadWithOneList(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	b.clock.Step(recent)
+	b.clock.Step(reuseTime)
 	b.written.begin("not yet")
 	b.live.counts()
 	look := b.look(t).Indexed()

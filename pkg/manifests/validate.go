@@ -68,7 +68,7 @@ func validAmounts(of string, list corev1.ResourceList) error {
 		switch {
 		case q.Sign() < 0:
 			errs = append(errs, fmt.Errorf("%s: %s of %s is negative", of, amount.Text(q), name))
-		case amount.Value(q) > amount.Most:
+		case amount.Value(q) > amount.Max:
 			errs = append(errs, fmt.Errorf("%s: %s of %s is implausibly large", of, amount.Text(q), name))
 		case snapshot.IsExtended(name) && !amount.Whole(q):
 			errs = append(errs, fmt.Errorf("%s: %s of %s is not a whole number", of, amount.Text(q), name))

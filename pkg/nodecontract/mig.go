@@ -81,7 +81,7 @@ func MIGOf(groups []MIGGroup, replicas int64) MIG {
 		m.Replicas = replicas
 	}
 	for _, g := range groups {
-		g.Instances = merged(g.Instances)
+		g.Instances = mergeInstances(g.Instances)
 		if i := slices.IndexFunc(m.Groups, func(o MIGGroup) bool { return o.key() == g.key() }); i >= 0 {
 			m.Groups[i].GPUs += g.GPUs
 			continue
@@ -92,8 +92,8 @@ func MIGOf(groups []MIGGroup, replicas int64) MIG {
 	return m
 }
 
-// merged returns instances with each profile once, sorted by profile.
-func merged(all []MIGInstances) []MIGInstances {
+// mergeInstances returns instances with each profile once, sorted by profile.
+func mergeInstances(all []MIGInstances) []MIGInstances {
 	var out []MIGInstances
 	for _, of := range all {
 		if i := slices.IndexFunc(out, func(o MIGInstances) bool { return o.Profile == of.Profile }); i >= 0 {
@@ -199,7 +199,7 @@ func (m MIG) Instances(gpus int64) []MIGInstances {
 			all = append(all, of)
 		}
 	}
-	return merged(all)
+	return mergeInstances(all)
 }
 
 // InstancesOf returns the number of instances of a machine with a number of GPUs.
@@ -229,7 +229,7 @@ func (m MIG) Assign(gpus int, has func(gpu int) map[string]int64) ([][]MIGInstan
 	}
 	for gpu := range gpus {
 		now := has(gpu)
-		give(gpu, func(g *MIGGroup) bool { return len(groups) == 1 || g.are(now) })
+		give(gpu, func(g *MIGGroup) bool { return len(groups) == 1 || g.matches(now) })
 	}
 	for gpu := range gpus {
 		if give(gpu, func(*MIGGroup) bool { return true }); wanted[gpu] == nil {
@@ -239,8 +239,8 @@ func (m MIG) Assign(gpus int, has func(gpu int) map[string]int64) ([][]MIGInstan
 	return wanted, nil
 }
 
-// are reports whether a GPU has exactly the instances of the group.
-func (g *MIGGroup) are(has map[string]int64) bool { return SameInstances(g.Instances, has) }
+// matches reports whether a GPU has exactly the instances of the group.
+func (g *MIGGroup) matches(has map[string]int64) bool { return SameInstances(g.Instances, has) }
 
 // SameInstances reports whether a GPU that has a number of instances of each profile has exactly the wanted ones.
 func SameInstances(wanted []MIGInstances, has map[string]int64) bool {

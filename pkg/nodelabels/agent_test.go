@@ -143,7 +143,7 @@ func TestTableHasWhatTheAgentWrites(t *testing.T) {
 		for name, s := range ways(g) {
 			for _, share := range s.Shares(g.Name, g.MemoryMiB, g.Count) {
 				node := nodelabels.Node{
-					Type: types[i].Name, Nitro: true, GPU: g, Resource: share.Resource, Least: share.Least, Most: share.Most,
+					Type: types[i].Name, Nitro: true, GPU: g, Resource: share.Resource, MinReplicas: share.Least, MaxReplicas: share.Most,
 					MPS: s.MPSSettings() != nodecontract.MPS{}, MIG: share.MIG, Slots: !share.Slots.IsZero(),
 				}
 				for _, replicas := range slices.Compact([]int64{share.Least, share.Most}) {
@@ -172,7 +172,7 @@ func compare(t *testing.T, of string, foretold nodelabels.Labels, got map[string
 			t.Errorf("%s: %s is %q, foretold as %q", of, key, value, known)
 		case !certain && !doubted:
 			t.Errorf("%s: %s is %q, foretold as absent", of, key, value)
-		case !certain && doubt.Most > 0 && (err != nil || n < doubt.Least || n > doubt.Most):
+		case !certain && doubt.Max > 0 && (err != nil || n < doubt.Min || n > doubt.Max):
 			t.Errorf("%s: %s is %q, foretold as %s", of, key, value, doubt)
 		}
 	}

@@ -23,16 +23,16 @@ type Doubts map[string]Doubt
 type Doubt struct {
 	// Present reports whether the node will have the label, with some value.
 	Present bool
-	// Least and Most bound its value, which is a number. Both are 0 if there are no bounds.
-	Least, Most int64
+	// Min and Most bound its value, which is a number. Both are 0 if there are no bounds.
+	Min, Max int64
 }
 
 // String describes the values for messages.
 func (d Doubt) String() string {
-	if d.Most == 0 {
+	if d.Max == 0 {
 		return ""
 	}
-	return fmt.Sprintf("from %d to %d", d.Least, d.Most)
+	return fmt.Sprintf("from %d to %d", d.Min, d.Max)
 }
 
 // Of returns the labels that a node will have because of its GPUs and how they are shared.
@@ -40,7 +40,7 @@ func Of(n *Node) Labels {
 	l := Labels{map[string]string{}, Doubts{}}
 	for i := range Table {
 		e := &Table[i]
-		if e.of == nil {
+		if e.valueOn == nil {
 			continue
 		}
 		nodes := []*Node{n}
@@ -48,11 +48,11 @@ func Of(n *Node) Labels {
 			nodes = n.profiles()
 		}
 		for _, n := range nodes {
-			switch v := e.of(n); {
+			switch v := e.valueOn(n); {
 			case v.doubt != nil:
 				l.Doubts[e.key(n)] = *v.doubt
 			case v != absent:
-				l.Known[e.key(n)] = v.text
+				l.Known[e.key(n)] = v.is
 			}
 		}
 	}
@@ -90,10 +90,10 @@ func (l Labels) Judge(req *corev1.NodeSelectorRequirement) Verdict {
 			return doubt.judge(req)
 		}
 	}
-	return sure(meets(has, ok, req))
+	return yesOrNo(meets(has, ok, req))
 }
 
-func sure(yes bool) Verdict {
+func yesOrNo(yes bool) Verdict {
 	if yes {
 		return Yes
 	}
@@ -130,7 +130,7 @@ func boundOf(req *corev1.NodeSelectorRequirement) (int64, bool) {
 func (d Doubt) judge(req *corev1.NodeSelectorRequirement) Verdict {
 	within := func(v string) bool {
 		n, err := strconv.ParseInt(v, 10, 64)
-		return err == nil && d.Least <= n && n <= d.Most || d.Most == 0
+		return err == nil && d.Min <= n && n <= d.Max || d.Max == 0
 	}
 	switch req.Operator {
 	case corev1.NodeSelectorOpIn:
@@ -139,7 +139,7 @@ func (d Doubt) judge(req *corev1.NodeSelectorRequirement) Verdict {
 		}
 		return No
 	case corev1.NodeSelectorOpNotIn:
-		if d.Most > 0 && slices.ContainsFunc(req.Values, within) {
+		if d.Max > 0 && slices.ContainsFunc(req.Values, within) {
 			return Maybe
 		}
 		return Yes
@@ -149,7 +149,7 @@ func (d Doubt) judge(req *corev1.NodeSelectorRequirement) Verdict {
 		}
 		return Maybe
 	case corev1.NodeSelectorOpDoesNotExist:
-		return sure(!d.Present)
+		return yesOrNo(!d.Present)
 	case corev1.NodeSelectorOpGt, corev1.NodeSelectorOpLt:
 		return d.compare(req)
 	}
@@ -162,11 +162,11 @@ func (d Doubt) compare(req *corev1.NodeSelectorRequirement) Verdict {
 	switch {
 	case !ok:
 		return No
-	case d.Most == 0:
+	case d.Max == 0:
 		return Maybe
-	case greater && d.Least > bound, !greater && d.Most < bound:
+	case greater && d.Min > bound, !greater && d.Max < bound:
 		return Yes
-	case greater && d.Most <= bound, !greater && d.Least >= bound:
+	case greater && d.Max <= bound, !greater && d.Min >= bound:
 		return No
 	}
 	return Maybe

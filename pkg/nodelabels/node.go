@@ -18,14 +18,14 @@ type Node struct {
 	GPU   catalog.GPU
 	// Resource is what pods request.
 	Resource string
-	// Least and Most bound the replicas of each GPU, over all its MIG instances.
-	Least, Most int64
-	MPS         bool
+	// MinReplicas and Most bound the replicas of each GPU, over all its MIG instances.
+	MinReplicas, MaxReplicas int64
+	MPS                      bool
 	// MIG is zero if GPUs are not divided into instances. Slots reports whether they are divided into slots of memory.
 	MIG   nodecontract.MIG
 	Slots bool
-	// alike is the number of instances of a profile if there are several profiles: see [Node.profiles].
-	alike int64
+	// profileInstances is the number of instances of a profile if there are several profiles: see [Node.profiles].
+	profileInstances int64
 }
 
 // profiles returns a copy of the node for each profile of its instances, as if all instances had it.
@@ -37,7 +37,7 @@ func (n *Node) profiles() []*Node {
 	for _, of := range n.MIG.Instances(n.GPU.Count) {
 		as, each := *n, n.MIG.PerInstance()
 		as.MIG = nodecontract.MIG{Profile: of.Profile, Count: 1, MemoryMiB: of.MemoryMiB, Naming: n.MIG.Naming}
-		as.Resource, as.Least, as.Most, as.alike = mig.SharedResource(of.Profile, each), each, each, of.Count
+		as.Resource, as.MinReplicas, as.MaxReplicas, as.profileInstances = mig.SharedResource(of.Profile, each), each, each, of.Count
 		all = append(all, &as)
 	}
 	return all
@@ -45,7 +45,7 @@ func (n *Node) profiles() []*Node {
 
 // value is what is known about the value of a label.
 type value struct {
-	text string
+	is string
 	// doubt is set if the value is not known.
 	doubt *Doubt
 }
@@ -53,22 +53,22 @@ type value struct {
 // absent is the value of a label that the node will not have.
 var absent = value{}
 
-func text(t string) value { return value{text: t} }
+func textValue(t string) value { return value{is: t} }
 
-func number(n int64) value { return text(strconv.FormatInt(n, 10)) }
+func numberValue(n int64) value { return textValue(strconv.FormatInt(n, 10)) }
 
-// unsure is the value of a label that the node will have with an unknown value.
-func unsure() value { return value{doubt: &Doubt{Present: true}} }
+// unknownValue is the value of a label that the node will have with an unknown value.
+func unknownValue() value { return value{doubt: &Doubt{Present: true}} }
 
-// between is a number within bounds, which may be equal. It is unknown if both are 0.
-func between(least, most int64) value {
+// rangeValue is a number within bounds, which may be equal. It is unknown if both are 0.
+func rangeValue(least, most int64) value {
 	if least == most && least > 0 {
-		return number(least)
+		return numberValue(least)
 	}
-	return value{doubt: &Doubt{Present: true, Least: least, Most: most}}
+	return value{doubt: &Doubt{Present: true, Min: least, Max: most}}
 }
 
-func mixed(of func(*Node) value) func(*Node) value {
+func ifMixed(of func(*Node) value) func(*Node) value {
 	return func(n *Node) value {
 		if n.MIG.IsZero() || n.MIG.Naming != nodecontract.MIGMixed {
 			return absent
@@ -77,7 +77,7 @@ func mixed(of func(*Node) value) func(*Node) value {
 	}
 }
 
-func single(of func(*Node) value) func(*Node) value {
+func ifSingle(of func(*Node) value) func(*Node) value {
 	return func(n *Node) value {
 		if !n.servesInstances() {
 			return absent
@@ -93,23 +93,23 @@ func (n *Node) servesInstances() bool {
 
 func (n *Node) machine() value {
 	if !n.Nitro {
-		return unsure()
+		return unknownValue()
 	}
-	return text(n.Type)
+	return textValue(n.Type)
 }
 
 func (n *Node) mode() value {
 	if d, ok := n.GPU.Driver(); !ok || d.Display {
-		return unsure()
+		return unknownValue()
 	}
-	return text("compute")
+	return textValue("compute")
 }
 
 func (n *Node) count() value {
 	if n.servesInstances() {
 		return n.instances()
 	}
-	return number(n.GPU.Count)
+	return numberValue(n.GPU.Count)
 }
 
 func (n *Node) replicas() value {
@@ -117,11 +117,11 @@ func (n *Node) replicas() value {
 	case n.servesInstances():
 		return n.perInstance()
 	case !n.MIG.IsZero():
-		return text("0")
+		return textValue("0")
 	case n.Slots:
 		return absent
 	}
-	return between(n.Least, n.Most)
+	return rangeValue(n.MinReplicas, n.MaxReplicas)
 }
 
 func (n *Node) strategy() value {
@@ -129,40 +129,40 @@ func (n *Node) strategy() value {
 	case n.servesInstances():
 		return n.instanceStrategy()
 	case n.Slots:
-		return text("memory-slots")
-	case !n.MIG.IsZero() || n.Most <= 1:
-		return text("none")
-	case n.Least <= 1: // It is not shared with one replica.
-		return unsure()
+		return textValue("memory-slots")
+	case !n.MIG.IsZero() || n.MaxReplicas <= 1:
+		return textValue("none")
+	case n.MinReplicas <= 1: // It is not shared with one replica.
+		return unknownValue()
 	case n.MPS:
-		return text("mps")
+		return textValue("mps")
 	}
-	return text("time-slicing")
+	return textValue("time-slicing")
 }
 
 func (n *Node) product() value {
 	d, ok := n.GPU.Driver()
 	switch {
 	case !ok || d.Product == "":
-		return unsure()
+		return unknownValue()
 	case n.servesInstances():
 		return n.instanceProduct()
-	case !n.MIG.IsZero() || n.Slots || n.Most <= 1 || n.Resource != nodecontract.ResourceGPU:
-		return text(withDashes(d.Product))
-	case n.Least <= 1:
-		return unsure()
+	case !n.MIG.IsZero() || n.Slots || n.MaxReplicas <= 1 || n.Resource != nodecontract.ResourceGPU:
+		return textValue(withDashes(d.Product))
+	case n.MinReplicas <= 1:
+		return unknownValue()
 	}
-	return text(withDashes(d.Product) + sharedSuffix)
+	return textValue(withDashes(d.Product) + sharedSuffix)
 }
 
 func (n *Node) mps() value {
 	switch {
-	case !n.MPS || !n.MIG.IsZero() || n.Most <= 1:
-		return text("false")
-	case n.Least <= 1:
-		return unsure()
+	case !n.MPS || !n.MIG.IsZero() || n.MaxReplicas <= 1:
+		return textValue("false")
+	case n.MinReplicas <= 1:
+		return unknownValue()
 	}
-	return text("true")
+	return textValue("true")
 }
 
 // sharedSuffix is on the product of GPUs whose replicas have the name of whole GPUs.
@@ -174,7 +174,7 @@ func (n *Node) memory() value {
 	if n.servesInstances() {
 		return n.instanceMemory()
 	}
-	return between(n.GPU.ReportedMiB())
+	return rangeValue(n.GPU.ReportedMiB())
 }
 
 func (n *Node) family() value {
@@ -192,62 +192,66 @@ func (n *Node) minor() value {
 func (n *Node) ofModel(of func(catalog.Driver) string) value {
 	d, ok := n.GPU.Driver()
 	if !ok {
-		return unsure()
+		return unknownValue()
 	}
-	return text(of(d))
+	return textValue(of(d))
 }
 
 func (n *Node) capable() value {
 	if _, ok := n.GPU.Driver(); !ok {
-		return unsure()
+		return unknownValue()
 	}
-	return text(strconv.FormatBool(len(mig.Models(n.GPU.Name, 0)) > 0))
+	return textValue(strconv.FormatBool(len(mig.Models(n.GPU.Name, 0)) > 0))
 }
 
 func (n *Node) naming() value {
 	if n.MIG.IsZero() {
 		return value{doubt: &Doubt{}} // The agent has a flag for it.
 	}
-	return text(strings.ToLower(n.MIG.Naming))
+	return textValue(strings.ToLower(n.MIG.Naming))
 }
 
-func (n *Node) instances() value { return number(cmp.Or(n.alike, n.GPU.Count*n.MIG.Count)) }
+func (n *Node) instances() value {
+	return numberValue(cmp.Or(n.profileInstances, n.GPU.Count*n.MIG.Count))
+}
 
-func (n *Node) perInstance() value { return between(n.Least/n.MIG.Count, n.Most/n.MIG.Count) }
+func (n *Node) perInstance() value {
+	return rangeValue(n.MinReplicas/n.MIG.Count, n.MaxReplicas/n.MIG.Count)
+}
 
 func (n *Node) instanceStrategy() value {
-	if n.Most/n.MIG.Count <= 1 {
-		return text("none")
+	if n.MaxReplicas/n.MIG.Count <= 1 {
+		return textValue("none")
 	}
-	return text("time-slicing")
+	return textValue("time-slicing")
 }
 
 func (n *Node) instanceProduct() value {
 	d, ok := n.GPU.Driver()
 	if !ok || d.Product == "" {
-		return unsure()
+		return unknownValue()
 	}
 	product := withDashes(d.Product) + "-MIG-" + strings.ReplaceAll(n.MIG.Profile, "+", ".")
 	whole := nodecontract.ResourceGPU
 	if n.MIG.Naming == nodecontract.MIGMixed {
 		whole = mig.Resource(n.MIG.Profile)
 	}
-	if n.Most/n.MIG.Count > 1 && n.Resource == whole {
+	if n.MaxReplicas/n.MIG.Count > 1 && n.Resource == whole {
 		product += sharedSuffix
 	}
-	return text(product)
+	return textValue(product)
 }
 
 func (n *Node) instanceMemory() value {
 	_, most := n.GPU.ReportedMiB()
-	return between(n.MIG.MemoryMiB, most)
+	return rangeValue(n.MIG.MemoryMiB, most)
 }
 
 func (n *Node) slices() value {
 	for _, m := range mig.Models(n.GPU.Name, n.GPU.MemoryMiB) {
 		if k := m.Kind(n.MIG.Profile); k != nil {
-			return number(int64(k.Slices))
+			return numberValue(int64(k.Slices))
 		}
 	}
-	return unsure()
+	return unknownValue()
 }

@@ -32,8 +32,8 @@ type Entry struct {
 	Alias string
 	// Free reports whether a NodePool may set the label itself.
 	Free bool
-	// of returns the value on a node. It is nil if the value is that of another label, or comes from the catalog.
-	of func(*Node) value
+	// valueOn returns the value on a node. It is nil if the value is that of another label, or comes from the catalog.
+	valueOn func(*Node) value
 }
 
 const (
@@ -54,30 +54,30 @@ const (
 
 // Table lists the labels. An entry for one label applies before those with patterns, of which the first applies.
 var Table = []Entry{
-	{Key: nvidia + "gpu.present", By: byAgent, Known: Always, of: func(*Node) value { return text("true") }},
-	{Key: nvidia + "gpu.machine", By: byAgent, Known: Always, Instead: "use node.kubernetes.io/instance-type", of: (*Node).machine},
-	{Key: nvidia + "gpu.mode", By: byAgent, Known: Always, Instead: byModel, of: (*Node).mode},
-	{Key: nodecontract.GPUCountLabel, By: byAgent, Known: Always, of: (*Node).count},
-	{Key: nodecontract.GPUReplicasLabel, By: byAgent, Known: Always, Instead: "use karpenter.sh/nodepool", of: (*Node).replicas},
-	{Key: nvidia + "gpu.sharing-strategy", By: byAgent, Known: Always, of: (*Node).strategy},
-	{Key: nvidia + "gpu.product", By: byAgent, Known: Always, Instead: "use karpenter.k8s.aws/instance-gpu-name", of: (*Node).product},
-	{Key: nodecontract.GPUMemoryLabel, By: byAgent, Known: Always, Instead: "use operator Gt or Lt, or karpenter.k8s.aws/instance-gpu-memory", of: (*Node).memory},
-	{Key: nvidia + "gpu.family", By: byAgent, Known: Always, Instead: "use karpenter.k8s.aws/instance-gpu-name", of: (*Node).family},
-	{Key: nvidia + "gpu.compute.major", By: byAgent, Known: Always, Instead: "use karpenter.k8s.aws/instance-gpu-name", of: (*Node).major},
-	{Key: nvidia + "gpu.compute.minor", By: byAgent, Known: Always, Instead: "use karpenter.k8s.aws/instance-gpu-name", of: (*Node).minor},
-	{Key: nvidia + "mig.capable", By: byAgent, Known: Always, Instead: "use karpenter.k8s.aws/instance-gpu-name", of: (*Node).capable},
-	{Key: nvidia + "mig.strategy", By: byAgent, Known: Always, of: (*Node).naming},
-	{Key: nvidia + "mps.capable", By: byAgent, Known: Always, of: (*Node).mps},
-	{Key: nvidia + "mig-<profile>.count", By: byAgent, Known: Always, of: mixed((*Node).instances)},
-	{Key: nvidia + "mig-<profile>.replicas", By: byAgent, Known: Always, of: mixed((*Node).perInstance)},
-	{Key: nvidia + "mig-<profile>.sharing-strategy", By: byAgent, Known: Always, of: mixed((*Node).instanceStrategy)},
-	{Key: nvidia + "mig-<profile>.product", By: byAgent, Known: Always, Instead: "use karpenter.k8s.aws/instance-gpu-name", of: mixed((*Node).instanceProduct)},
-	{Key: nvidia + "mig-<profile>.memory", By: byAgent, Known: Always, Instead: byInstances, of: mixed((*Node).instanceMemory)},
-	{Key: nvidia + "mig-<profile>.slices.gi", By: byAgent, Known: Always, of: mixed((*Node).slices)},
-	{Key: nvidia + "mig-<profile>.slices.ci", By: byAgent, Known: Always, of: mixed((*Node).slices)},
+	{Key: nvidia + "gpu.present", By: byAgent, Known: Always, valueOn: func(*Node) value { return textValue("true") }},
+	{Key: nvidia + "gpu.machine", By: byAgent, Known: Always, Instead: "use node.kubernetes.io/instance-type", valueOn: (*Node).machine},
+	{Key: nvidia + "gpu.mode", By: byAgent, Known: Always, Instead: byModel, valueOn: (*Node).mode},
+	{Key: nodecontract.GPUCountLabel, By: byAgent, Known: Always, valueOn: (*Node).count},
+	{Key: nodecontract.GPUReplicasLabel, By: byAgent, Known: Always, Instead: "use karpenter.sh/nodepool", valueOn: (*Node).replicas},
+	{Key: nvidia + "gpu.sharing-strategy", By: byAgent, Known: Always, valueOn: (*Node).strategy},
+	{Key: nvidia + "gpu.product", By: byAgent, Known: Always, Instead: "use karpenter.k8s.aws/instance-gpu-name", valueOn: (*Node).product},
+	{Key: nodecontract.GPUMemoryLabel, By: byAgent, Known: Always, Instead: "use operator Gt or Lt, or karpenter.k8s.aws/instance-gpu-memory", valueOn: (*Node).memory},
+	{Key: nvidia + "gpu.family", By: byAgent, Known: Always, Instead: "use karpenter.k8s.aws/instance-gpu-name", valueOn: (*Node).family},
+	{Key: nvidia + "gpu.compute.major", By: byAgent, Known: Always, Instead: "use karpenter.k8s.aws/instance-gpu-name", valueOn: (*Node).major},
+	{Key: nvidia + "gpu.compute.minor", By: byAgent, Known: Always, Instead: "use karpenter.k8s.aws/instance-gpu-name", valueOn: (*Node).minor},
+	{Key: nvidia + "mig.capable", By: byAgent, Known: Always, Instead: "use karpenter.k8s.aws/instance-gpu-name", valueOn: (*Node).capable},
+	{Key: nvidia + "mig.strategy", By: byAgent, Known: Always, valueOn: (*Node).naming},
+	{Key: nvidia + "mps.capable", By: byAgent, Known: Always, valueOn: (*Node).mps},
+	{Key: nvidia + "mig-<profile>.count", By: byAgent, Known: Always, valueOn: ifMixed((*Node).instances)},
+	{Key: nvidia + "mig-<profile>.replicas", By: byAgent, Known: Always, valueOn: ifMixed((*Node).perInstance)},
+	{Key: nvidia + "mig-<profile>.sharing-strategy", By: byAgent, Known: Always, valueOn: ifMixed((*Node).instanceStrategy)},
+	{Key: nvidia + "mig-<profile>.product", By: byAgent, Known: Always, Instead: "use karpenter.k8s.aws/instance-gpu-name", valueOn: ifMixed((*Node).instanceProduct)},
+	{Key: nvidia + "mig-<profile>.memory", By: byAgent, Known: Always, Instead: byInstances, valueOn: ifMixed((*Node).instanceMemory)},
+	{Key: nvidia + "mig-<profile>.slices.gi", By: byAgent, Known: Always, valueOn: ifMixed((*Node).slices)},
+	{Key: nvidia + "mig-<profile>.slices.ci", By: byAgent, Known: Always, valueOn: ifMixed((*Node).slices)},
 	{Key: nvidia + "mig-<profile>.*", By: byAgent, Known: Later, Instead: byInstances},
-	{Key: nvidia + "gpu.slices.gi", By: byAgent, Known: Always, of: single((*Node).slices)},
-	{Key: nvidia + "gpu.slices.ci", By: byAgent, Known: Always, of: single((*Node).slices)},
+	{Key: nvidia + "gpu.slices.gi", By: byAgent, Known: Always, valueOn: ifSingle((*Node).slices)},
+	{Key: nvidia + "gpu.slices.ci", By: byAgent, Known: Always, valueOn: ifSingle((*Node).slices)},
 	{Key: nvidia + "gpu.multiprocessors", By: byAgent, Known: Later, Instead: byInstances},
 	{Key: nvidia + "gpu.engines.*", By: byAgent, Known: Later, Instead: byInstances},
 	{Key: nvidia + "cuda.*", By: byAgent, Known: Later, Instead: byImage},
@@ -176,13 +176,13 @@ func (e *Entry) key(n *Node) string {
 // Written reports whether something other than Karpenter writes the label on nodes, so that a NodePool cannot choose its value.
 func Written(key string) bool {
 	e := Find(key)
-	return e != nil && !e.Free && (e.of != nil || e.Known == Later)
+	return e != nil && !e.Free && (e.valueOn != nil || e.Known == Later)
 }
 
 // Foretold reports whether the value of the label follows from the kind of the machine, although the label appears only on the node.
 func Foretold(key string) bool {
 	e := Find(key)
-	return e != nil && e.of != nil
+	return e != nil && e.valueOn != nil
 }
 
 // Current returns the label of which this one has the value, which is the label itself for most.

@@ -74,7 +74,7 @@ func (p *Planner) headroom(ctx context.Context, after *checked.Plan) checked.Hea
 func (p *Planner) search(ctx context.Context, started time.Time, patience int64) (with checked.Search, cut *atomic.Bool) {
 	plans, attempts, whole := 0, 0, p.Budget*time.Duration(patience)
 	var checking atomic.Bool
-	with.Within = func(attempt func()) bool {
+	with.EndsInTime = func(attempt func()) bool {
 		attempts++
 		checking.Store(false)
 		return p.Watchdog.Attempt(ctx, func() watchdog.Step {

@@ -61,8 +61,8 @@ const (
 	validUntilSeconds = "ValidUntilSeconds"
 )
 
-// longest is how long a request is tried that does not say how long, as in Cluster Autoscaler.
-const longest = 7 * 24 * time.Hour
+// defaultValidity is how long a request is tried that does not say how long, as in Cluster Autoscaler.
+const defaultValidity = 7 * 24 * time.Hour
 
 // Request is a ProvisioningRequest of one of Karve's classes.
 type Request struct {
@@ -221,7 +221,7 @@ func List(ctx context.Context, reader client.Reader) ([]Request, error) {
 func requestOf(ctx context.Context, reader client.Reader, o *object) (Request, error) {
 	r := Request{
 		Namespace: o.Namespace, Name: o.Name, ResourceVersion: o.ResourceVersion, UID: o.UID, Generation: o.Generation, Created: o.CreationTimestamp.Time,
-		Class: o.Spec.ProvisioningClassName, NoRetry: o.Spec.Parameters[noRetry] == "true", ValidFor: longest, Conditions: o.Status.Conditions,
+		Class: o.Spec.ProvisioningClassName, NoRetry: o.Spec.Parameters[noRetry] == "true", ValidFor: defaultValidity, Conditions: o.Status.Conditions,
 	}
 	if n, err := strconv.ParseUint(o.Spec.Parameters[validUntilSeconds], 10, 31); err == nil {
 		r.ValidFor = time.Duration(n) * time.Second

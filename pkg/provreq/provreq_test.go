@@ -67,7 +67,7 @@ func TestListReadsRequestsOfKarvesClasses(t *testing.T) {
 	worker.Labels = map[string]string{"app": "train"}
 	want := []Request{
 		{
-			Namespace: "team", Name: "first", ResourceVersion: "7", UID: "1", Generation: 2, Created: at.Local(), Class: Atomic, ValidFor: longest, Conditions: accepted,
+			Namespace: "team", Name: "first", ResourceVersion: "7", UID: "1", Generation: 2, Created: at.Local(), Class: Atomic, ValidFor: defaultValidity, Conditions: accepted,
 			Sets: []PodSet{{TemplateName: "worker", Template: worker, Count: 4}},
 		},
 		{

@@ -256,7 +256,7 @@ No pod states how much GPU memory it needs (annotation karve.sh/gpu-memory), so 
 func TestUnpricedReportsPoolsWithoutSpotPrices(t *testing.T) {
 	t.Parallel()
 	c := Recipe()
-	c.NodePools = append(c.NodePools, Pool("silent", "gpu"), StockPool("stock", Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpExists)),
+	c.NodePools = append(c.NodePools, Pool("silent", "gpu"), KarpenterPool("stock", Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpExists)),
 		Pool("not-on-demand", "gpu", Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpNotIn, karpv1.CapacityTypeOnDemand)))
 	if got := quote.Unpriced(c); got != nil {
 		t.Errorf("%q have no prices, but there are some", got)

@@ -27,9 +27,9 @@ type admissions struct {
 	view  *View
 	rooms []room
 	// first is the index of each pool's first offering.
-	first []int
-	stock func() []stockPool
-	known map[string]*admission
+	first          []int
+	karpenterPools func() []karpenterPool
+	known          map[string]*admission
 }
 
 // admission holds the places where the pods of a class may go.
@@ -46,10 +46,10 @@ type admission struct {
 	whyNot []string
 	// unready has the messages of pools that would probably admit the pods, but whose machines are unknown at the moment, for example during an outage.
 	unready []string
-	// stock is the NodePool from which Karpenter could serve the pods, or "" if there is none.
-	stock string
-	// nearly has, for each of Karpenter's pools with the GPU resource that cannot serve the pods, what differs.
-	nearly []string
+	// karpenterPool is the NodePool from which Karpenter could serve the pods, or "" if there is none.
+	karpenterPool string
+	// whyNotKarpenter has, for each of Karpenter's pools with the GPU resource that cannot serve the pods, what differs.
+	whyNotKarpenter []string
 	// largest is the largest memory of a replica, in bytes, among offerings and nodes whose replicas have too little for the pods. It is 0 if there are none.
 	largest int64
 	// short has the reasons why machines of capacity blocks leave before the pods have to end.
@@ -58,12 +58,12 @@ type admission struct {
 	unfit map[string]bool
 }
 
-// ours reports whether Karve serves the pods of a class. It is false if only Karpenter can serve them. If that is unknown, Karve reports why it does not.
-func (a *admission) ours(w *waitingClass) bool {
-	return len(a.pools) > 0 || a.stock == "" || facts.TooLarge(w.pod()) != ""
+// isOurs reports whether Karve serves the pods of a class. It is false if only Karpenter can serve them. If that is unknown, Karve reports why it does not.
+func (a *admission) isOurs(w *waitingClass) bool {
+	return len(a.pools) > 0 || a.karpenterPool == "" || facts.TooLarge(w.pod()) != ""
 }
 
-func (a *admissions) of(w *waitingClass) *admission {
+func (a *admissions) ofClass(w *waitingClass) *admission {
 	demand := w.demand
 	key, onNodes := w.asks, w.onNodes
 	if w.volumes != nil && w.volumes.Problem == "" {
@@ -77,22 +77,22 @@ func (a *admissions) of(w *waitingClass) *admission {
 	if known := a.known[key]; known != nil {
 		return known
 	}
-	found := a.admit(w.shape, &demand, onNodes)
+	found := a.findPlaces(w.shape, &demand, onNodes)
 	a.known[key] = found
 	return found
 }
 
-// admit returns where pods of a shape with the demand may go. onNodes is equal only for equal demands on the names, labels and taints of nodes.
-func (a *admissions) admit(of *shape, demand *records.Demand, onNodes string) *admission {
-	found := &admission{demand: *demand, short: map[string]bool{}, unfit: map[string]bool{}, stock: stockServing(a.stock, demand.Pod, of.gpu, of.claim)}
-	a.admitOnNodes(found, of, onNodes)
+// findPlaces returns where pods of a shape with the demand may go. onNodes is equal only for equal demands on the names, labels and taints of nodes.
+func (a *admissions) findPlaces(of *shape, demand *records.Demand, onNodes string) *admission {
+	found := &admission{demand: *demand, short: map[string]bool{}, unfit: map[string]bool{}, karpenterPool: karpenterPoolServing(a.karpenterPools, demand.Pod, of.gpu, of.claim)}
+	a.addNodes(found, of, onNodes)
 	var others []string
 	for i := range a.view.Pools {
 		pool := &a.view.Pools[i]
-		offerings, err := pool.admitting(demand, of.gpu)
+		offerings, err := pool.admittingOfferings(demand, of.gpu)
 		if err != nil {
-			if why := fmt.Sprintf("NodePool %s: %s", pool.NodePool.Name, err); pool.isMeant(demand, of.gpu) {
-				found.refusedBy(pool, why)
+			if why := fmt.Sprintf("NodePool %s: %s", pool.NodePool.Name, err); pool.isProbablyMeant(demand, of.gpu) {
+				found.addRefusal(pool, why)
 			} else {
 				others = append(others, why)
 			}
@@ -103,25 +103,25 @@ func (a *admissions) admit(of *shape, demand *records.Demand, onNodes string) *a
 			continue
 		}
 		for _, j := range offerings {
-			a.admitOn(found, of, pool, a.first[i]+j)
+			a.addOfferings(found, of, pool, a.first[i]+j)
 		}
 	}
-	if len(found.pools) == 0 && found.stock == "" && of.claim == nil {
-		found.nearly = nearlyServing(a.stock(), demand, of.gpu)
+	if len(found.pools) == 0 && found.karpenterPool == "" && of.claim == nil {
+		found.whyNotKarpenter = whyKarpenterCannot(a.karpenterPools(), demand, of.gpu)
 	}
 	slices.Sort(found.offerings)
 	found.whyNot = append(found.whyNot, others...)
 	return found
 }
 
-func (a *admissions) admitOnNodes(found *admission, of *shape, onNodes string) {
+func (a *admissions) addNodes(found *admission, of *shape, onNodes string) {
 	demand := &found.demand
 	for i := range a.rooms {
 		room := &a.rooms[i]
 		switch {
-		case !room.exposes(of.gpu, demand.Requests) || room.memo.refusing(onNodes, demand):
-		case !found.enough(room.replicaMemory(), of.gpuMemory) || !found.fits(room.unfit(of.claim)):
-		case room.holds(of):
+		case !room.exposes(of.gpu, demand.Requests) || room.memo.refusesDemand(onNodes, demand):
+		case !found.hasMemoryOrNote(room.replicaMemory(), of.gpuMemory) || !found.fitsOrNote(room.whyUnfit(of.claim)):
+		case room.holdsShape(of):
 			found.nodes = append(found.nodes, i)
 		default:
 			found.shallow = append(found.shallow, i)
@@ -129,8 +129,8 @@ func (a *admissions) admitOnNodes(found *admission, of *shape, onNodes string) {
 	}
 }
 
-// admitOn adds an offering of a pool, and those that differ from it only in depth, if their GPUs can hold the pods.
-func (a *admissions) admitOn(found *admission, of *shape, pool *Pool, offering int) {
+// addOfferings adds an offering of a pool, and those that differ from it only in depth, if their GPUs can hold the pods.
+func (a *admissions) addOfferings(found *admission, of *shape, pool *Pool, offering int) {
 	mps := pool.Class.Spec.Sharing.MPSSettings()
 	for _, at := range append([]int{offering}, a.view.deeper[offering]...) {
 		o := a.view.Offerings[at]
@@ -138,27 +138,27 @@ func (a *admissions) admitOn(found *admission, of *shape, pool *Pool, offering i
 			found.short[fmt.Sprintf("the machines of capacity block %s leave at %s", o.Reservation, o.reservation.Leaves.UTC().Format(time.RFC3339))] = true
 			continue
 		}
-		if found.enough(records.ReplicaMemory(mps, o.Type.GPU.UsableMiB(), o.ReplicasPerGPU), of.gpuMemory) && found.fits(pool.unfit(o, of.claim)) && o.holds(pool, of) {
+		if found.hasMemoryOrNote(records.ReplicaMemory(mps, o.Type.GPU.UsableMiB(), o.ReplicasPerGPU), of.gpuMemory) && found.fitsOrNote(pool.whyUnfit(o, of.claim)) && o.holdsShape(pool, of) {
 			found.offerings = append(found.offerings, at)
 		}
 	}
 }
 
-// refusedBy records why a pool does not admit the pods.
-func (a *admission) refusedBy(pool *Pool, why string) {
+// addRefusal records why a pool does not admit the pods.
+func (a *admission) addRefusal(pool *Pool, why string) {
 	a.whyNot = append(a.whyNot, why)
 	if len(pool.Offerings) == 0 && slices.ContainsFunc(pool.Problems, func(p Problem) bool { return p.Condition == karpv1.ConditionTypeNodeClassReady }) {
 		a.unready = append(a.unready, why)
 	}
 }
 
-// instanceMemory returns the most memory in MiB that a replica of the shape's resource has on machines with instances of several profiles which would
+// maxInstanceMiB returns the most memory in MiB that a replica of the shape's resource has on machines with instances of several profiles which would
 // admit the shape if it stated less device memory. It is 0 if there are none.
-func (a *admission) instanceMemory(s *shape) int64 {
+func (a *admission) maxInstanceMiB(s *shape) int64 {
 	var most int64
 	for _, p := range a.pools {
 		for i := range p.Offerings {
-			if o, ok := records.OfferOf(p.Offerings[i].instances, s.gpu); ok && s.states() && !s.holdsOn(p.Offerings[i].instances) {
+			if o, ok := records.OfferOf(p.Offerings[i].instances, s.gpu); ok && s.statesMemory() && !s.holdsOn(p.Offerings[i].instances) {
 				most = max(most, records.ReplicaMiB(o))
 			}
 		}
@@ -166,8 +166,8 @@ func (a *admission) instanceMemory(s *shape) int64 {
 	return most
 }
 
-// fits reports whether a GPU can satisfy a claim, given the reason why it cannot, or "". It records the reason.
-func (a *admission) fits(why string) bool {
+// fitsOrNote reports whether a GPU can satisfy a claim, given the reason why it cannot, or "". It records the reason.
+func (a *admission) fitsOrNote(why string) bool {
 	if why != "" {
 		a.unfit[why] = true
 	}
@@ -177,8 +177,8 @@ func (a *admission) fits(why string) bool {
 // severalProfiles is why a claim gets no instance of a GPU that has several kinds of them.
 const severalProfiles = "its GPUs have MIG instances of several profiles, of which ResourceClaims are not planned: request the resource of a profile"
 
-// unfit returns why the GPU of a machine of the pool cannot satisfy a claim, or "" if it can.
-func (p *Pool) unfit(o *Offering, claim *claims.Ask) string {
+// whyUnfit returns why the GPU of a machine of the pool cannot satisfy a claim, or "" if it can.
+func (p *Pool) whyUnfit(o *Offering, claim *claims.Ask) string {
 	switch {
 	case claim == nil:
 		return ""
@@ -190,8 +190,8 @@ func (p *Pool) unfit(o *Offering, claim *claims.Ask) string {
 	return claim.Fits(o.devices(p))
 }
 
-// unfit returns why the GPU of the room cannot satisfy a claim, or "" if it can.
-func (r *room) unfit(claim *claims.Ask) string {
+// whyUnfit returns why the GPU of the room cannot satisfy a claim, or "" if it can.
+func (r *room) whyUnfit(claim *claims.Ask) string {
 	switch {
 	case claim == nil:
 		return ""
@@ -213,8 +213,8 @@ func (r *room) unfit(claim *claims.Ask) string {
 	return ""
 }
 
-// enough reports whether a pod that requests an amount of device memory fits into a replica with a limit. Both are in bytes, and 0 if there is none.
-func (a *admission) enough(limit, memory int64) bool {
+// hasMemoryOrNote reports whether a pod that requests an amount of device memory fits into a replica with a limit. Both are in bytes, and 0 if there is none.
+func (a *admission) hasMemoryOrNote(limit, memory int64) bool {
 	if limit == 0 || memory <= limit {
 		return true
 	}
@@ -230,31 +230,31 @@ func (r *room) replicaMemory() int64 {
 	return records.ReplicaMemory(r.machine.Promise.MPS, records.MemoryMiB(r.labels, r.machine.Type), r.machine.Promise.ReplicasPerGPU)
 }
 
-// blocked returns why nothing may be planned for the class at all, or nil if it may.
-func (a *admission) blocked(w *waitingClass) *planner.Refusal {
+// blockedRefusal returns why nothing may be planned for the class at all, or nil if it may.
+func (a *admission) blockedRefusal(w *waitingClass) *planner.Refusal {
 	if w.claim != nil && w.claim.Refusal != "" {
 		return &planner.Refusal{Reason: planner.ReasonUnsupported, Message: w.claim.Refusal}
 	}
 	if why := facts.TooLarge(w.pod()); why != "" {
 		return &planner.Refusal{Reason: planner.ReasonUnsupported, Message: why}
 	}
-	if w.fault != nil && w.impossible() == nil {
+	if w.fault != nil && w.impossibleRefusal() == nil {
 		return w.fault
 	}
 	if len(a.pools) == 0 && len(a.nodes) == 0 {
-		return a.nowhere(w)
+		return a.noPoolRefusal(w)
 	}
-	if len(a.pools) > 0 && a.stock != "" {
+	if len(a.pools) > 0 && a.karpenterPool != "" {
 		ours := a.pools[0].NodePool.Name
 		return &planner.Refusal{Reason: planner.ReasonLeftToKarpenter, Message: fmt.Sprintf(
 			"NodePool %s, which Karpenter serves, could take it as well as %s, so it is left to Karpenter: "+
-				"add a nodeSelector %s: %s to the pod, or a taint to NodePool %s", a.stock, ours, karpv1.NodePoolLabelKey, ours, a.stock)}
+				"add a nodeSelector %s: %s to the pod, or a taint to NodePool %s", a.karpenterPool, ours, karpv1.NodePoolLabelKey, ours, a.karpenterPool)}
 	}
 	if rule := facts.Unsupported(w.pod()); rule != "" {
 		return &planner.Refusal{Reason: planner.ReasonUnsupported, Message: fmt.Sprintf(
 			"uses %s, which Karve does not plan for yet, so nothing is launched for it: remove it, or serve the pod from a NodePool of Karpenter's own", rule)}
 	}
-	if refusal := w.impossible(); refusal != nil {
+	if refusal := w.impossibleRefusal(); refusal != nil {
 		return refusal
 	}
 	if w.wrong != nil {
@@ -270,59 +270,59 @@ func (a *admission) blocked(w *waitingClass) *planner.Refusal {
 		return &planner.Refusal{Reason: planner.ReasonUnavailable, Message: fmt.Sprintf("may run for %s (activeDeadlineSeconds), and %s: lower it, or allow other capacity",
 			w.deadline, strings.Join(slices.Sorted(maps.Keys(a.short)), ", "))}
 	}
-	return a.tooMuch(w)
+	return a.tooLargeRefusal(w)
 }
 
-// unserved returns a refusal if no offering admits the pods but pools that probably would are not ready, or nil otherwise.
-func (a *admission) unserved() *planner.Refusal {
+// unservedRefusal returns a refusal if no offering admits the pods but pools that probably would are not ready, or nil otherwise.
+func (a *admission) unservedRefusal() *planner.Refusal {
 	if len(a.pools) > 0 || len(a.unready) == 0 {
 		return nil
 	}
 	return &planner.Refusal{Reason: planner.ReasonPoolClosed, Message: "nothing can be launched at present: " + strings.Join(a.unready, "; ")}
 }
 
-func (a *admission) nowhere(w *waitingClass) *planner.Refusal {
+func (a *admission) noPoolRefusal(w *waitingClass) *planner.Refusal {
 	if refusal := w.volumes.Refusal(); refusal != nil && len(a.whyNot) == 0 {
 		return refusal
 	}
-	if refusal := a.unserved(); refusal != nil {
+	if refusal := a.unservedRefusal(); refusal != nil {
 		return refusal
 	}
 	why := a.whyNot
 	if len(why) == 0 {
 		why = []string{"there is none"}
-		if len(a.nearly) == 0 {
+		if len(a.whyNotKarpenter) == 0 {
 			why = []string{"there is none; create one"}
 		}
 	}
-	return &planner.Refusal{Reason: planner.ReasonNoPool, Message: fmt.Sprintf("asks for %s, and no NodePool with a %s serves it: %s", w.gpu, v1alpha1.Kind, strings.Join(slices.Concat(why, a.nearly), "; "))}
+	return &planner.Refusal{Reason: planner.ReasonNoPool, Message: fmt.Sprintf("asks for %s, and no NodePool with a %s serves it: %s", w.gpu, v1alpha1.Kind, strings.Join(slices.Concat(why, a.whyNotKarpenter), "; "))}
 }
 
-// impossible returns a refusal if the pods request more of a resource than any machine has, or nil otherwise.
-func (s *shape) impossible() *planner.Refusal {
+// impossibleRefusal returns a refusal if the pods request more of a resource than any machine has, or nil otherwise.
+func (s *shape) impossibleRefusal() *planner.Refusal {
 	for _, name := range slices.Sorted(maps.Keys(s.demand.Requests)) {
-		if facts.AmountOf(s.demand.Requests, name) >= amount.Most {
+		if facts.AmountOf(s.demand.Requests, name) >= amount.Max {
 			return &planner.Refusal{Reason: planner.ReasonTooLarge, Message: fmt.Sprintf("requests %s of %s, which is more than any machine has: correct its requests", amount.Text(s.demand.Requests[name]), name)}
 		}
 	}
 	return nil
 }
 
-// tooMuch returns a refusal if the pods request something that no machine of the pools that admit them provides, or nil otherwise.
-func (a *admission) tooMuch(w *waitingClass) *planner.Refusal {
+// tooLargeRefusal returns a refusal if the pods request something that no machine of the pools that admit them provides, or nil otherwise.
+func (a *admission) tooLargeRefusal(w *waitingClass) *planner.Refusal {
 	if len(a.nodes) == 0 {
-		if refusal := cmp.Or(a.lacking(w), a.tooLittle(w)); refusal != nil {
+		if refusal := cmp.Or(a.missingResourceRefusal(w), a.smallGPURefusal(w)); refusal != nil {
 			return refusal
 		}
 	}
 	if replicas := a.pools[0].Class.Spec.Sharing.RefusedReplicas(facts.MostInOne(w.pod(), w.gpu), w.replicas()); replicas > 1 && len(a.offerings) == 0 {
-		return aboveOne(a.pools[0].Class, replicas)
+		return aboveOneRefusal(a.pools[0].Class, replicas)
 	}
 	return nil
 }
 
-// lacking returns a refusal if the pods request an extended resource besides the GPU that no machine of the pools has, or nil otherwise.
-func (a *admission) lacking(w *waitingClass) *planner.Refusal {
+// missingResourceRefusal returns a refusal if the pods request an extended resource besides the GPU that no machine of the pools has, or nil otherwise.
+func (a *admission) missingResourceRefusal(w *waitingClass) *planner.Refusal {
 	for _, name := range slices.Sorted(maps.Keys(w.demand.Requests)) {
 		has := func(o Offering) bool {
 			_, instances := records.OfferOf(o.instances, name)
@@ -338,8 +338,8 @@ func (a *admission) lacking(w *waitingClass) *planner.Refusal {
 	return nil
 }
 
-// tooLittle returns a refusal if no GPU of the pools has what the pods request of it, or nil if one has.
-func (a *admission) tooLittle(w *waitingClass) *planner.Refusal {
+// smallGPURefusal returns a refusal if no GPU of the pools has what the pods request of it, or nil if one has.
+func (a *admission) smallGPURefusal(w *waitingClass) *planner.Refusal {
 	if len(a.offerings) > 0 {
 		return nil
 	}
@@ -349,7 +349,7 @@ func (a *admission) tooLittle(w *waitingClass) *planner.Refusal {
 			"states %s of device memory, and a replica of %s %s has at most %s with MPS: lower %s, or give replicas more memory with fewer replicas or spec.sharing.mps.memoryOvercommitPercent",
 			states, v1alpha1.Kind, a.pools[0].Class.Name, resource.NewQuantity(a.largest, resource.BinarySI), v1alpha1.GPUMemoryAnnotation)}
 	}
-	if most := a.instanceMemory(w.shape); most > 0 {
+	if most := a.maxInstanceMiB(w.shape); most > 0 {
 		return &planner.Refusal{Reason: planner.ReasonTooLarge, Message: fmt.Sprintf(
 			"states %s of device memory, and a replica of %s has at most %s on GPUs with instances of several profiles: request a larger instance, or lower %s",
 			states, w.gpu, resource.NewQuantity(most*facts.BytesPerMiB, resource.BinarySI), v1alpha1.GPUMemoryAnnotation)}
@@ -360,8 +360,8 @@ func (a *admission) tooLittle(w *waitingClass) *planner.Refusal {
 	return nil
 }
 
-// aboveOne returns the refusal of pods that request more replicas than a GPUNodeClass allows.
-func aboveOne(class *v1alpha1.GPUNodeClass, replicas int64) *planner.Refusal {
+// aboveOneRefusal returns the refusal of pods that request more replicas than a GPUNodeClass allows.
+func aboveOneRefusal(class *v1alpha1.GPUNodeClass, replicas int64) *planner.Refusal {
 	var message string
 	switch sharing := &class.Spec.Sharing; {
 	case sharing.Strategy == v1alpha1.StrategyMPS:

@@ -29,18 +29,18 @@ func (v *View) AdmitsOn(node int, pod *corev1.Pod) error {
 	if !room.exposes(gpu, demand.Requests) {
 		return OtherResourceError{Offers: room.resources(), Wants: gpu}
 	}
-	if err := demand.Refusal(room.taints, room.nodeName, room.shown()); err != nil {
+	if err := demand.Refusal(room.taints, room.nodeName, room.nodeLabels()); err != nil {
 		return err
 	}
 	if volumes := records.StorageOf(v.cluster).Of(pod); volumes != nil && volumes.Problem == "" {
-		if demand.Places = volumes.Places; demand.Refusal(room.taints, room.nodeName, room.shown()) != nil {
+		if demand.Places = volumes.Places; demand.Refusal(room.taints, room.nodeName, room.nodeLabels()) != nil {
 			return ErrVolumeElsewhere
 		}
 	}
 	if limit := room.replicaMemory(); limit > 0 && memory > limit {
 		return ErrReplicaMemory
 	}
-	if room.unfit(claims.Of(pod)) != "" {
+	if room.whyUnfit(claims.Of(pod)) != "" {
 		return ErrClaim
 	}
 	for _, key := range topologyKeys(pod) {
@@ -80,12 +80,12 @@ func (v *View) Admits(pool *Pool, pod *corev1.Pod) error {
 	if volumes := records.StorageOf(v.cluster).Of(pod); volumes != nil && volumes.Problem == "" {
 		demand.Places = volumes.Places
 	}
-	_, err := pool.admitting(&demand, gpu)
+	_, err := pool.admittingOfferings(&demand, gpu)
 	return err
 }
 
-// StockPool returns the name of the first of Karpenter's own NodePools that could serve a pod, or "" if there is none.
-func (v *View) StockPool(pod *corev1.Pod) string {
+// KarpenterPool returns the name of the first of Karpenter's own NodePools that could serve a pod, or "" if there is none.
+func (v *View) KarpenterPool(pod *corev1.Pod) string {
 	gpu, _ := facts.GPUResource(pod)
-	return stockServing(func() []stockPool { return stockPoolsOf(v.cluster) }, facts.WithinBounds(pod), gpu, claims.Of(pod))
+	return karpenterPoolServing(func() []karpenterPool { return karpenterPoolsOf(v.cluster) }, facts.WithinBounds(pod), gpu, claims.Of(pod))
 }

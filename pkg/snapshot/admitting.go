@@ -14,8 +14,8 @@ import (
 	"karve.sh/karve/pkg/snapshot/records"
 )
 
-// isMeant reports whether the user probably means the pool: it serves the resource, and the pod tolerates its taints.
-func (p *Pool) isMeant(demand *records.Demand, gpu corev1.ResourceName) bool {
+// isProbablyMeant reports whether the user probably means the pool: it serves the resource, and the pod tolerates its taints.
+func (p *Pool) isProbablyMeant(demand *records.Demand, gpu corev1.ResourceName) bool {
 	return p.Class != nil && p.Serves(gpu) && demand.Untolerated(p.NodePool.Spec.Template.Spec.Taints, facts.KeepsPodsAway) == nil
 }
 
@@ -36,9 +36,9 @@ type OtherResourceError struct {
 	Wants  corev1.ResourceName
 }
 
-func (e OtherResourceError) Error() string { return "it offers " + joined(e.Offers, ", ") }
+func (e OtherResourceError) Error() string { return "it offers " + joinNames(e.Offers, ", ") }
 
-func joined(names []corev1.ResourceName, separator string) string {
+func joinNames(names []corev1.ResourceName, separator string) string {
 	var text []string
 	for _, name := range names {
 		text = append(text, string(name))
@@ -60,8 +60,8 @@ func (e *NotAdmittedError) Error() string {
 	return strings.Join(texts, ", ")
 }
 
-// admitting returns the indices of the pool's offerings that admit the pod, or an error with the reason why there is none.
-func (p *Pool) admitting(demand *records.Demand, gpu corev1.ResourceName) ([]int, error) {
+// admittingOfferings returns the indices of the pool's offerings that admit the pod, or an error with the reason why there is none.
+func (p *Pool) admittingOfferings(demand *records.Demand, gpu corev1.ResourceName) ([]int, error) {
 	if p.Class == nil {
 		return nil, fmt.Errorf("its %s does not exist", v1alpha1.Kind)
 	}
@@ -74,7 +74,7 @@ func (p *Pool) admitting(demand *records.Demand, gpu corev1.ResourceName) ([]int
 		if !p.Offerings[i].exposes(gpu, demand.Requests) {
 			continue
 		}
-		if err := demand.Refusal(p.NodePool.Spec.Template.Spec.Taints, "", p.Offerings[i].shown()); err != nil {
+		if err := demand.Refusal(p.NodePool.Spec.Template.Spec.Taints, "", p.Offerings[i].nodeLabels()); err != nil {
 			why[err.Error()] = err
 			continue
 		}

@@ -36,7 +36,7 @@ func BenchmarkBuild(b *testing.B) {
 	}
 	c.UseInstanceTypes(types)
 	for i := range 10 {
-		c.NodePools = append(c.NodePools, StockPool(fmt.Sprintf("stock-%d", i)), Pool(fmt.Sprintf("ours-%d", i), "gpu-shared", Tainted("nvidia.com/gpu.shared"), Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpExists)))
+		c.NodePools = append(c.NodePools, KarpenterPool(fmt.Sprintf("stock-%d", i)), Pool(fmt.Sprintf("ours-%d", i), "gpu-shared", Tainted("nvidia.com/gpu.shared"), Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpExists)))
 	}
 	for i := range 20 {
 		c.DaemonSets = append(c.DaemonSets, DaemonSet(fmt.Sprintf("ds-%d", i), "cpu", "10m"))

@@ -143,7 +143,7 @@ func TestPodThatRequestsSeveralReplicasIsBlockedByDRA(t *testing.T) {
 func TestPodThatStockKarpenterCanServeIsLeftToIt(t *testing.T) {
 	t.Parallel()
 	c := Recipe()
-	c.NodePools = append(c.NodePools, StockPool("stock-b"), StockPool("stock-a"))
+	c.NodePools = append(c.NodePools, KarpenterPool("stock-b"), KarpenterPool("stock-a"))
 	asks := func(n string, edits ...func(*corev1.Pod)) {
 		c.Pods = []corev1.Pod{Pod("a", append([]func(*corev1.Pod){Asking("cpu", "1", "nvidia.com/gpu", n), Tolerating("nvidia.com/gpu-shared")}, edits...)...)}
 	}
@@ -166,7 +166,7 @@ func TestPodThatStockKarpenterCanServeIsLeftToIt(t *testing.T) {
 	}
 }
 
-func TestStockPoolThatCannotLaunchForPodDoesNotCount(t *testing.T) {
+func TestKarpenterPoolThatCannotLaunchForPodDoesNotCount(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		edit   func(*karpv1.NodePool)
@@ -190,7 +190,7 @@ func TestStockPoolThatCannotLaunchForPodDoesNotCount(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := Recipe()
-			c.NodePools = append(c.NodePools, StockPool("stock", tc.edit))
+			c.NodePools = append(c.NodePools, KarpenterPool("stock", tc.edit))
 			c.Pods = []corev1.Pod{Pod("a", Asking("nvidia.com/gpu", "1"), Tolerating("nvidia.com/gpu-shared"))}
 			if blocked := snapshot.Build(c).Classes[0].Blocked; (blocked != nil) != tc.counts {
 				t.Errorf("blocked: %+v", blocked)
@@ -210,7 +210,7 @@ func autoMode(key string, values ...string) func(*karpv1.NodePool) {
 func TestPodThatSelectsAutoModeIsLeftToIt(t *testing.T) {
 	t.Parallel()
 	c := Recipe()
-	c.NodePools = append(c.NodePools, StockPool("auto", autoMode("eks.amazonaws.com/instance-family", "g4dn")))
+	c.NodePools = append(c.NodePools, KarpenterPool("auto", autoMode("eks.amazonaws.com/instance-family", "g4dn")))
 	c.Pods = []corev1.Pod{Pod("a", Asking("nvidia.com/gpu", "1"), Tolerating("nvidia.com/gpu-shared"), Selecting("eks.amazonaws.com/compute-type", "auto"))}
 	if view := snapshot.Build(c); len(view.Classes) != 0 {
 		t.Errorf("classes: %+v", view.Classes)
@@ -221,10 +221,10 @@ func TestPodThatSelectsAutoModeIsLeftToIt(t *testing.T) {
 	}
 }
 
-func TestNodeOverlayAddsReplicasToStockPools(t *testing.T) {
+func TestNodeOverlayAddsReplicasToKarpenterPools(t *testing.T) {
 	t.Parallel()
 	c := Shared()
-	c.NodePools = append(c.NodePools, StockPool("stock"))
+	c.NodePools = append(c.NodePools, KarpenterPool("stock"))
 	c.Pods = []corev1.Pod{Pod("a")}
 	if class := snapshot.Build(c).Classes[0]; class.Blocked != nil {
 		t.Fatalf("without an overlay: %+v", class.Blocked)
@@ -243,7 +243,7 @@ func TestNodeOverlayAddsReplicasToStockPools(t *testing.T) {
 func TestPodThatOnlyStockKarpenterServesIsIgnored(t *testing.T) {
 	t.Parallel()
 	c := Shared()
-	c.NodePools = append(c.NodePools, StockPool("stock"))
+	c.NodePools = append(c.NodePools, KarpenterPool("stock"))
 	c.Pods = []corev1.Pod{Pod("a", Asking("nvidia.com/gpu", "1"))}
 	if view := snapshot.Build(c); len(view.Classes) != 0 || len(view.Pods) != 0 {
 		t.Errorf("classes: %+v", view.Classes)

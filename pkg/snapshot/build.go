@@ -18,13 +18,13 @@ import (
 
 // Build returns the view of a cluster.
 func Build(c *facts.Cluster) View {
-	v := look(c)
+	v := newView(c)
 	v.fill(nil, nil)
 	return v
 }
 
-// look returns a view without a snapshot.
-func look(c *facts.Cluster) View {
+// newView returns a view without a snapshot.
+func newView(c *facts.Cluster) View {
 	if c.Index == nil { // All readers share one index.
 		indexed := *c
 		indexed.Index = c.Indexed()
@@ -56,34 +56,34 @@ func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 	v.rooms = rooms
 	shapes, storage := newShapes(c), records.StorageOf(c)
 	others := newShapes(c) // The selections of the shapes are fixed once pods have been looked up with them.
-	v.keyOf = func(pod *corev1.Pod) string { return others.of(pod).short }
+	v.keyOf = func(pod *corev1.Pod) string { return others.shapeOf(pod).short }
 	moving := movingOf(v.Machines, func(m *records.Machine) bool { return !asIs || m.Lost() || slices.Contains(going, m.Claim.Name) })
 	running := newRunning(c, shapes, moving) // Before the classes, because they depend on which terms of running pods match.
-	admissions := &admissions{view: v, rooms: rooms, first: first, stock: sync.OnceValue(func() []stockPool { return stockPoolsOf(c) }), known: map[string]*admission{}}
+	admissions := &admissions{view: v, rooms: rooms, first: first, karpenterPools: sync.OnceValue(func() []karpenterPool { return karpenterPoolsOf(c) }), known: map[string]*admission{}}
 	mismatches := v.newMismatches()
 	var waiting []*waitingClass
 	classes := map[*corev1.Pod]int{}
 	asked := maps.Clone(moving)
 	maps.Copy(asked, settled)
 	groups := newGrouping(c, newNominating(c, v.Machines), moving, settled)
-	planned, later := waitingClasses(c, shapes, storage, groups, asked, v.starts())
+	planned, later := waitingClasses(c, shapes, storage, groups, asked, v.isStarting())
 	v.grouping = groups
-	planned = append(planned, v.requested(c, shapes, storage)...)
-	v.Postponed, v.shapeOf = later, shapes.turn
+	planned = append(planned, v.requestedClasses(c, shapes, storage)...)
+	v.Postponed, v.shapeOf = later, shapes.sketchOf
 	asking := bufferShapes(c, shapes)
 	for _, w := range planned {
 		asking = append(asking, w.shape)
 	}
-	v.deepen(asking)
-	v.setRooms(asking)
+	v.addDepths(asking)
+	v.setDepths(asking)
 	for i := range v.Pools {
 		v.Snapshot.Pools[i].MinValues = v.minValues(&v.Pools[i])
 	}
 	for _, w := range planned {
 		c.BeginVisit("Pod", w.pod())
-		a := admissions.of(w)
-		if w.request == nil && !a.ours(w) {
-			v.leave(w.pods, a.stock)
+		a := admissions.ofClass(w)
+		if w.request == nil && !a.isOurs(w) {
+			v.leaveToKarpenter(w.pods, a.karpenterPool)
 			continue
 		}
 		class := v.newClass(w, a, mismatches)
@@ -102,16 +102,16 @@ func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 	c.EndVisit()
 	v.addGroups(waiting)
 	v.groupRequests()
-	rules := v.rules(rooms, running, waiting)
+	rules := v.newRules(rooms, running, waiting)
 	for i := range waiting {
 		c.BeginVisit("Pod", waiting[i].pod())
-		rules.place(i)
+		rules.placeClass(i)
 	}
 	c.EndVisit()
 	if !asIs {
-		v.Reserves = append(v.reserved(c, first), v.buffered(c, shapes, admissions, mismatches)...)
+		v.Reserves = append(v.classReserves(c, first), v.bufferReserves(c, shapes, admissions, mismatches)...)
 	}
-	v.quotas(c, rooms, waiting, storage)
+	v.addQuotas(c, rooms, waiting, storage)
 	v.limitProbes()
 	v.priceWork(waiting)
 	return classes
@@ -120,31 +120,31 @@ func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 // newClass returns the class of waiting pods, without the pods.
 func (v *View) newClass(w *waitingClass, a *admission, mismatches *mismatches) planner.Class {
 	class := planner.Class{
-		Requests: facts.RequestsOf(w.pod(), w.gpu), Offerings: slices.Clone(a.offerings), Nodes: slices.Clone(a.nodes), Blocked: a.blocked(w),
-		Unserved: a.unserved(), GPUMemoryBytes: w.gpuMemory, Priority: schedulinghelper.PodPriority(w.pod()),
+		Requests: facts.RequestsOf(w.pod(), w.gpu), Offerings: slices.Clone(a.offerings), Nodes: slices.Clone(a.nodes), Blocked: a.blockedRefusal(w),
+		Unserved: a.unservedRefusal(), GPUMemoryBytes: w.gpuMemory, Priority: schedulinghelper.PodPriority(w.pod()),
 	}
 	if w.expendable {
 		class.Offerings, class.Unserved = nil, &planner.Refusal{Reason: planner.ReasonPriority, Message: fmt.Sprintf(
 			"no machine is launched for its priority %d, which is below settings.priorityCutoff %d: raise its priority, or wait for free room", class.Priority, *v.cluster.PriorityCutoff)}
 	}
-	v.awaitCorrection(&class, a, mismatches.of(w, a))
+	v.awaitCorrection(&class, a, mismatches.forClass(w, a))
 	if class.Blocked == nil && w.group != nil && !w.alone {
 		class.Blocked = w.group.refusal()
 	}
 	if w.request != nil {
-		v.request(&class, w, a)
+		v.adaptToRequest(&class, w, a)
 	}
 	return class
 }
 
-// leave records pods that only a NodePool of Karpenter's serves.
-func (v *View) leave(pods []*corev1.Pod, stock string) {
-	v.strange = append(v.strange, pods...)
+// leaveToKarpenter records pods that only a NodePool of Karpenter's serves.
+func (v *View) leaveToKarpenter(pods []*corev1.Pod, pool string) {
+	v.leftPods = append(v.leftPods, pods...)
 	if v.leftTo == nil {
 		v.leftTo = map[*corev1.Pod]string{}
 	}
 	for _, pod := range pods {
-		v.leftTo[pod] = stock
+		v.leftTo[pod] = pool
 	}
 }
 

@@ -31,7 +31,7 @@ func busy() *facts.Cluster {
 	c.GPUNodeClasses = append(c.GPUNodeClasses, Class("renamed", 4))
 	c.NodePools = append(c.NodePools,
 		Pool("renamed", "renamed", Tainted(v1alpha1.ResourceGPUShared), Requiring("team", corev1.NodeSelectorOpIn, "red", "blue")),
-		Pool("broken", "nowhere"), StockPool("stock", Requiring(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, "us-east-1a")), StockPool("stock-2"))
+		Pool("broken", "nowhere"), KarpenterPool("stock", Requiring(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, "us-east-1a")), KarpenterPool("stock-2"))
 	renamed := &c.NodePools[2]
 	c.NodeClaims = []karpv1.NodeClaim{
 		Claim("m-1", renamed, xlarge), Claim("m-2", renamed, xlarge, Registered(Now)), Claim("m-3", renamed, xlarge, Initialized(Now)),

@@ -15,8 +15,8 @@ type waitingClass struct {
 	volumes *records.Volumes
 	// expendable reports that the pods are pending, and that no machine is launched for them because of their priority.
 	expendable bool
-	// found has the indices of the selections that match the pods.
-	found []int
+	// matched has the indices of the selections that match the pods.
+	matched []int
 	// group is the group of the pods, or nil if they are planned for alone. alone reports that they are placed one by one, and share only the group's topology.
 	group *group
 	alone bool

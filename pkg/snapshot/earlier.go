@@ -47,7 +47,7 @@ func (v *View) offeringKey(i int) string {
 func (v *View) PlannedLaunches(plan planner.Plan) (launches []PlannedLaunch, at []int) {
 	classes, known := v.ClassByPod(), map[string]int{}
 	for _, l := range plan.Launches {
-		p := PlannedLaunch{Offering: v.offeringKey(l.Offering), Pods: v.countsIn(l.Pods, classes).String(), Count: 1}
+		p := PlannedLaunch{Offering: v.offeringKey(l.Offering), Pods: v.shapeCounts(l.Pods, classes).String(), Count: 1}
 		if len(v.Snapshot.Pools[v.Snapshot.Offerings[l.Offering].Pool].MinValues) > 0 {
 			for _, i := range l.Alternatives {
 				p.Alternatives = append(p.Alternatives, v.offeringKey(i))
@@ -66,8 +66,8 @@ func (v *View) PlannedLaunches(plan planner.Plan) (launches []PlannedLaunch, at 
 	return launches, at
 }
 
-// countsIn returns the number of pods of each shape in a launch or placement, without headroom.
-func (v *View) countsIn(pods []string, classes map[string]int) counts {
+// shapeCounts returns the number of pods of each shape in a launch or placement, without headroom.
+func (v *View) shapeCounts(pods []string, classes map[string]int) counts {
 	c := counts{}
 	for _, pod := range pods {
 		if v.Pods[pod] != nil {
@@ -82,7 +82,7 @@ func (v *View) PlannedPods(launch planner.Launch) string {
 	if len(v.Pods) == 0 {
 		return ""
 	}
-	return v.countsIn(launch.Pods, v.ClassByPod()).String()
+	return v.shapeCounts(launch.Pods, v.ClassByPod()).String()
 }
 
 // Earlier returns the plan in progress in terms of the view: for each machine that is starting, the pending pods for which it was launched, and the
@@ -95,7 +95,7 @@ func (v *View) Earlier(still []PlannedLaunch) planner.Plan {
 		if !v.expectsPods(r) {
 			continue
 		}
-		planned, there := countsOf(r.machine.Claim.Annotations[v1alpha1.PlannedPodsAnnotation]), v.countsOn(r)
+		planned, there := countsOf(r.machine.Claim.Annotations[v1alpha1.PlannedPodsAnnotation]), v.shapeCountsOn(r)
 		for key, n := range there {
 			planned[key] -= n
 		}
@@ -164,8 +164,8 @@ func (v *View) expectsPods(r *room) bool {
 	return r.starting || initialized.IsTrue() && v.Now().Before(initialized.LastTransitionTime.Add(records.SettleTime))
 }
 
-// countsOn returns the number of pods of each shape on a node, without those of DaemonSets.
-func (v *View) countsOn(r *room) counts {
+// shapeCountsOn returns the number of pods of each shape on a node, without those of DaemonSets.
+func (v *View) shapeCountsOn(r *room) counts {
 	c := counts{}
 	for _, pod := range r.pods {
 		if facts.IsWorkload(pod) && claims.RequestsGPU(&pod.Spec) {
@@ -188,8 +188,8 @@ func (v *View) Replanned(plan planner.Plan) map[*karpv1.NodeClaim]string {
 		if !v.expectsPods(r) {
 			continue
 		}
-		planned := v.countsIn(slices.Concat(p.Pods, held[p.Node]), classes)
-		for key, n := range v.countsOn(r) {
+		planned := v.shapeCounts(slices.Concat(p.Pods, held[p.Node]), classes)
+		for key, n := range v.shapeCountsOn(r) {
 			planned[key] += n
 		}
 		if text := planned.String(); text != r.machine.Claim.Annotations[v1alpha1.PlannedPodsAnnotation] {

@@ -128,7 +128,7 @@ func (t *template) unhonored() []FieldReport {
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(t.requirements)) {
-		if op := t.requirements[key].Operator(); !t.open(key) || op == corev1.NodeSelectorOpIn || op == corev1.NodeSelectorOpDoesNotExist || op == corev1.NodeSelectorOpNotIn {
+		if op := t.requirements[key].Operator(); !t.isOpen(key) || op == corev1.NodeSelectorOpIn || op == corev1.NodeSelectorOpDoesNotExist || op == corev1.NodeSelectorOpNotIn {
 			continue
 		}
 		report(reasonLabelNotChosen, "%s has no value that Karve could choose, so pods that select nodes by it have none: use operator In with the values, or a label in %s", key, pathLabels)

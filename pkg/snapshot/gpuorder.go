@@ -81,23 +81,23 @@ func shareOf(claim *claims.Ask, replicas int64) gpuShare {
 	return gpuShare{1, claim}
 }
 
-// alone reports whether a pod has a machine to itself.
-func (k gpuKind) alone(s gpuShare) bool { return s.ask.Alone(k.replicas, k.memoryMiB) }
+// takesMachine reports whether a pod has a machine to itself.
+func (k gpuKind) takesMachine(s gpuShare) bool { return s.ask.Alone(k.replicas, k.memoryMiB) }
 
 // gpuOrder has the weights of pods on machines of a kind.
 type gpuOrder struct {
 	kind gpuKind
-	// one is the weight that fills a GPU. perReplica is the weight of a replica, and perUnit that of a unit of device memory of unitBytes bytes.
-	one, perReplica, perUnit, unitBytes int64
-	// least is the smallest weight of a set of GPUs that one of the coming pods requests.
-	least int64
+	// fullGPU is the weight that fills a GPU. perReplica is the weight of a replica, and perUnit that of a unit of device memory of unitBytes bytes.
+	fullGPU, perReplica, perUnit, unitBytes int64
+	// minWeight is the smallest weight of a set of GPUs that one of the coming pods requests.
+	minWeight int64
 }
 
 // newGPUOrder returns the weights for the pods in coming. all also has pods that exist or may come at other times.
 func newGPUOrder(kind gpuKind, coming, all []gpuShare) *gpuOrder {
 	var sets []claims.Set
 	for _, s := range coming {
-		if !kind.alone(s) {
+		if !kind.takesMachine(s) {
 			sets = append(sets, s.ask.Sets...)
 		}
 	}
@@ -108,61 +108,61 @@ func newGPUOrder(kind gpuKind, coming, all []gpuShare) *gpuOrder {
 	replicaStep, memoryStep := int64(0), int64(0)
 	for _, pod := range all {
 		for _, s := range slices.Concat(pod.ask.Sets...) {
-			replicaStep, memoryStep = divisor(replicaStep, s.Replicas), divisor(memoryStep, s.MemoryBytes)
+			replicaStep, memoryStep = greatestDivisor(replicaStep, s.Replicas), greatestDivisor(memoryStep, s.MemoryBytes)
 		}
 	}
 	// What the pods on a GPU have taken is a multiple of the steps.
-	refusing := multiple(kind.replicas-most.Replicas+1, replicaStep)
-	o := &gpuOrder{kind: kind, one: refusing, perReplica: 1}
+	refusing := roundUp(kind.replicas-most.Replicas+1, replicaStep)
+	o := &gpuOrder{kind: kind, fullGPU: refusing, perReplica: 1}
 	if most.MemoryBytes > 0 {
-		units := multiple(kind.memoryMiB*facts.BytesPerMiB-most.MemoryBytes+1, memoryStep) / memoryStep
-		o.one, o.perReplica, o.perUnit, o.unitBytes = refusing*units, units, refusing, memoryStep
+		units := roundUp(kind.memoryMiB*facts.BytesPerMiB-most.MemoryBytes+1, memoryStep) / memoryStep
+		o.fullGPU, o.perReplica, o.perUnit, o.unitBytes = refusing*units, units, refusing, memoryStep
 	}
 	for _, set := range sets {
-		if weight, _ := o.weight(set); o.least == 0 || weight < o.least {
-			o.least = weight
+		if weight, _ := o.setWeight(set); o.minWeight == 0 || weight < o.minWeight {
+			o.minWeight = weight
 		}
 	}
-	o.least = max(1, o.least) // It is 0 if all pods have machines to themselves.
+	o.minWeight = max(1, o.minWeight) // It is 0 if all pods have machines to themselves.
 	return o
 }
 
-// divisor returns the greatest common divisor. 0 is a multiple of every number.
-func divisor(a, b int64) int64 {
+// greatestDivisor returns the greatest common divisor. 0 is a multiple of every number.
+func greatestDivisor(a, b int64) int64 {
 	for b > 0 {
 		a, b = b, a%b
 	}
 	return a
 }
 
-// multiple returns the smallest multiple of step that is at least n.
-func multiple(n, step int64) int64 { return (n + step - 1) / step * step }
+// roundUp returns the smallest multiple of step that is at least n.
+func roundUp(n, step int64) int64 { return (n + step - 1) / step * step }
 
-// weight returns the weight of a set, and the number of its GPUs.
-func (o *gpuOrder) weight(set claims.Set) (weight, gpus int64) {
+// setWeight returns the weight of a set, and the number of its GPUs.
+func (o *gpuOrder) setWeight(set claims.Set) (weight, gpus int64) {
 	for _, s := range set {
 		one := amount.Times(s.Replicas, o.perReplica)
 		if o.unitBytes > 0 {
 			one = max(one, amount.Times(s.MemoryBytes/o.unitBytes, o.perUnit))
 		}
-		weight, gpus = amount.Add(weight, amount.Times(s.GPUs, min(one, o.one))), amount.Add(gpus, s.GPUs)
+		weight, gpus = amount.Add(weight, amount.Times(s.GPUs, min(one, o.fullGPU))), amount.Add(gpus, s.GPUs)
 	}
 	return weight, gpus
 }
 
-// has returns the quota of a machine with this number of GPUs in service.
-func (o *gpuOrder) has(gpus int64) int64 { return gpus*o.one + o.least - 1 }
+// quotaOf returns the quota of a machine with this number of GPUs in service.
+func (o *gpuOrder) quotaOf(gpus int64) int64 { return gpus*o.fullGPU + o.minWeight - 1 }
 
-// takes returns what a pod takes of the quota. It is at most the quota of an empty machine with enough GPUs.
-func (o *gpuOrder) takes(s gpuShare) int64 {
-	empty := o.has(o.kind.count)
-	if o.kind.alone(s) {
+// weightOf returns what a pod takes of the quota. It is at most the quota of an empty machine with enough GPUs.
+func (o *gpuOrder) weightOf(s gpuShare) int64 {
+	empty := o.quotaOf(o.kind.count)
+	if o.kind.takesMachine(s) {
 		return empty
 	}
 	total := int64(0)
 	for _, set := range s.ask.Sets {
-		weight, gpus := o.weight(set)
-		total = amount.Add(total, amount.Add(weight, amount.Times(gpus-1, o.one)))
+		weight, gpus := o.setWeight(set)
+		total = amount.Add(total, amount.Add(weight, amount.Times(gpus-1, o.fullGPU)))
 	}
 	if s.ask.Total().GPUs <= o.kind.count {
 		total = min(total, empty)
@@ -175,7 +175,7 @@ func (o *gpuOrder) takes(s gpuShare) int64 {
 func (v *View) gpuOrders(rooms []room, waiting []*waitingClass) map[gpuKind]*gpuOrder {
 	coming, all := map[gpuKind][]gpuShare{}, map[gpuKind][]gpuShare{}
 	claimed := map[gpuKind]bool{}
-	if !anyClaim(waiting) {
+	if !haveClaims(waiting) {
 		return nil
 	}
 	kinds := make([]gpuKind, len(v.Offerings))
@@ -213,7 +213,7 @@ func (v *View) gpuOrders(rooms []room, waiting []*waitingClass) map[gpuKind]*gpu
 	return orders
 }
 
-func anyClaim(waiting []*waitingClass) bool {
+func haveClaims(waiting []*waitingClass) bool {
 	for _, w := range waiting {
 		if w.claim != nil && w.claim.Refusal == "" {
 			return true
@@ -238,15 +238,15 @@ func (r *room) gpuShares() []gpuShare {
 	return all
 }
 
-// left returns the remaining quota of the machine of a room.
-func (o *gpuOrder) left(r *room) int64 {
+// quotaLeft returns the remaining quota of the machine of a room.
+func (o *gpuOrder) quotaLeft(r *room) int64 {
 	gpus := o.kind.count
 	if r.machine.Node != nil && !r.starting {
 		gpus = min(gpus, r.machine.Exposed()/max(1, o.kind.replicas)) // The others are out of service.
 	}
-	left := o.has(gpus)
+	left := o.quotaOf(gpus)
 	for _, s := range r.gpuShares() {
-		left = amount.Sub(left, o.takes(s))
+		left = amount.Sub(left, o.weightOf(s))
 	}
 	return left
 }

@@ -40,7 +40,7 @@ func TestEqualPodsFillSeveralGPUs(t *testing.T) {
 		{asking(claims.Set{mib(1, 10, 0)}, claims.Set{mib(1, 10, 0)}), 1}, // It has the machine for itself.
 	} {
 		o := newGPUOrder(kind, []gpuShare{c.pod}, []gpuShare{c.pod})
-		if fits := o.has(4) / o.takes(c.pod); fits != c.fits {
+		if fits := o.quotaOf(4) / o.weightOf(c.pod); fits != c.fits {
 			t.Errorf("%d pods %+v fit on %s, want %d", fits, c.pod.ask, kind, c.fits)
 		}
 	}
@@ -57,7 +57,7 @@ func TestPodsWithinTheQuotaFitInAnyOrder(t *testing.T) {
 		for range 1 + r.IntN(3) {
 			if r.IntN(4) == 0 {
 				shapes = append(shapes, shareOf(nil, 1+r.Int64N(2)))
-			} else if s := randomShare(r, kind); !kind.alone(s) {
+			} else if s := randomShare(r, kind); !kind.takesMachine(s) {
 				shapes = append(shapes, s)
 			}
 		}
@@ -65,11 +65,11 @@ func TestPodsWithinTheQuotaFitInAnyOrder(t *testing.T) {
 			continue
 		}
 		o := newGPUOrder(kind, shapes, shapes)
-		left := o.has(kind.count)
+		left := o.quotaOf(kind.count)
 		gpus := slices.Repeat(claims.Set{mib(1, kind.replicas, kind.memoryMiB)}, int(kind.count))
 		for {
 			s := shapes[r.IntN(len(shapes))]
-			if left -= o.takes(s); left < 0 {
+			if left -= o.weightOf(s); left < 0 {
 				full++
 				break
 			}

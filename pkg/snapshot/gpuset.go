@@ -33,10 +33,10 @@ func (o *Offering) gpuSet(p *Pool) records.GPUSet {
 	return records.GPUSetOf(records.FreshGPUs(records.Divide(o.Share.MIG, o.Type.GPU.Count, o.ReplicasPerGPU, o.Type.GPU.UsableMiB())))
 }
 
-// deepen adds the offerings at the depths that the shapes need. An offering at its own number of replicas is there already, and suffices for pods with one
+// addDepths adds the offerings at the depths that the shapes need. An offering at its own number of replicas is there already, and suffices for pods with one
 // replica.
-func (v *View) deepen(shapes []*shape) {
-	shapes = slices.DeleteFunc(slices.Clone(shapes), func(s *shape) bool { return !s.states() })
+func (v *View) addDepths(shapes []*shape) {
+	shapes = slices.DeleteFunc(slices.Clone(shapes), func(s *shape) bool { return !s.statesMemory() })
 	v.deeper = map[int][]int{}
 	if len(shapes) == 0 {
 		return
@@ -44,7 +44,7 @@ func (v *View) deepen(shapes []*shape) {
 	for at := range v.Offerings {
 		o, pool := v.Offerings[at], &v.Pools[v.Snapshot.Offerings[at].Pool]
 		s := o.gpuSet(pool)
-		for _, depth := range depths(s, shapes, o.Resource()) {
+		for _, depth := range neededDepths(s, shapes, o.Resource()) {
 			deep := *o
 			deep.depth, deep.gpus = depth, s
 			v.deeper[at] = append(v.deeper[at], len(v.Offerings))
@@ -55,8 +55,8 @@ func (v *View) deepen(shapes []*shape) {
 	}
 }
 
-// depths returns the depths that shapes need, in ascending order.
-func depths(s records.GPUSet, shapes []*shape, gpu corev1.ResourceName) []int64 {
+// neededDepths returns the depths that shapes need, in ascending order.
+func neededDepths(s records.GPUSet, shapes []*shape, gpu corev1.ResourceName) []int64 {
 	if s.Count == 0 {
 		return nil
 	}
@@ -74,10 +74,10 @@ func depths(s records.GPUSet, shapes []*shape, gpu corev1.ResourceName) []int64 
 	return all
 }
 
-// holds reports whether the offering may have pods of a shape.
-func (o *Offering) holds(p *Pool, s *shape) bool {
+// holdsShape reports whether the offering may have pods of a shape.
+func (o *Offering) holdsShape(p *Pool, s *shape) bool {
 	switch {
-	case !s.states():
+	case !s.statesMemory():
 		return true
 	case o.instances != nil:
 		return s.holdsOn(o.instances)
@@ -88,11 +88,11 @@ func (o *Offering) holds(p *Pool, s *shape) bool {
 	return all.Count == 0 || all.Alone(s.gpuMemory, s.replicas())
 }
 
-// setRooms makes nodes with several GPUs what the agent can promise of them to pods that state device memory. Nothing changes if no such pods wait.
-func (v *View) setRooms(shapes []*shape) {
+// setDepths makes nodes with several GPUs what the agent can promise of them to pods that state device memory. Nothing changes if no such pods wait.
+func (v *View) setDepths(shapes []*shape) {
 	byKey := map[string]*shape{}
 	for _, s := range shapes {
-		if s.states() {
+		if s.statesMemory() {
 			byKey[s.short] = s
 		}
 	}
@@ -101,7 +101,7 @@ func (v *View) setRooms(shapes []*shape) {
 	}
 	for i := range v.rooms {
 		if r := &v.rooms[i]; r.gpus.Count > 0 {
-			r.depth = r.gpus.Depth(v.largestOn(r, byKey))
+			r.depth = r.gpus.Depth(v.maxStatedMemory(r, byKey))
 			gpu := r.gpus.GPU(r.depth, r.held)
 			r.node.GPUs, r.node.Free.Replicas = []planner.GPU{gpu}, min(r.node.Free.Replicas, gpu.Replicas)
 			v.Nodes[i] = r.node
@@ -109,8 +109,8 @@ func (v *View) setRooms(shapes []*shape) {
 	}
 }
 
-// largestOn returns the largest device memory, in bytes, that a pod of the node states, or a waiting one that the node was launched for.
-func (v *View) largestOn(r *room, byKey map[string]*shape) int64 {
+// maxStatedMemory returns the largest device memory, in bytes, that a pod of the node states, or a waiting one that the node was launched for.
+func (v *View) maxStatedMemory(r *room, byKey map[string]*shape) int64 {
 	var largest int64
 	for _, pod := range r.pods {
 		if memory, err := facts.GPUMemory(pod); err == nil && facts.RequestsOf(pod, r.gpu).Replicas > 0 {
@@ -127,12 +127,12 @@ func (v *View) largestOn(r *room, byKey map[string]*shape) int64 {
 	return largest
 }
 
-// holds reports whether the node may have pods of a shape, as far as its depth is concerned.
-func (r *room) holds(s *shape) bool {
-	if r.instances != nil && s.states() {
+// holdsShape reports whether the node may have pods of a shape, as far as its depth is concerned.
+func (r *room) holdsShape(s *shape) bool {
+	if r.instances != nil && s.statesMemory() {
 		return s.holdsOn(r.instances)
 	}
-	return r.depth == 0 || !s.states() || s.gpuMemory <= r.gpus.Memory(r.depth)
+	return r.depth == 0 || !s.statesMemory() || s.gpuMemory <= r.gpus.Memory(r.depth)
 }
 
 // AnyGPU reports whether the agent chooses the GPUs of the pods that are planned on a node.

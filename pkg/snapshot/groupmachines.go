@@ -90,7 +90,7 @@ func (g *GroupPlans) Note(view *View, plan planner.Plan) {
 	}
 }
 
-func (g *GroupPlans) of(group facts.GroupKey) groupPlan {
+func (g *GroupPlans) planFor(group facts.GroupKey) groupPlan {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.plans[group]
@@ -114,7 +114,7 @@ func NewGroupMachines(c *facts.Cluster) *GroupMachines {
 	shapes := newShapes(&facts.Cluster{})
 	for _, pod := range c.Indexed().Pending() {
 		if m, is := c.Membership(pod); is && pod.Spec.NodeName == "" && pod.DeletionTimestamp.IsZero() {
-			g.groups[shapes.of(pod).short] = m.Group
+			g.groups[shapes.shapeOf(pod).short] = m.Group
 		}
 	}
 	if len(g.groups) == 0 {
@@ -133,7 +133,7 @@ func NewGroupMachines(c *facts.Cluster) *GroupMachines {
 		if m.Started() { // Its pods have come, or need other machines.
 			continue
 		}
-		for _, group := range g.of(m) {
+		for _, group := range g.groupsOf(m) {
 			switch {
 			case !exposes:
 				g.unready[group] = m.Claim.Name
@@ -145,8 +145,8 @@ func NewGroupMachines(c *facts.Cluster) *GroupMachines {
 	return g
 }
 
-// of returns the groups with pending pods for which a machine was launched.
-func (g *GroupMachines) of(m *records.Machine) []facts.GroupKey {
+// groupsOf returns the groups with pending pods for which a machine was launched.
+func (g *GroupMachines) groupsOf(m *records.Machine) []facts.GroupKey {
 	found := map[facts.GroupKey]bool{}
 	for key := range countsOf(m.Claim.Annotations[v1alpha1.PlannedPodsAnnotation]) {
 		if group, ok := g.groups[key]; ok {
@@ -159,7 +159,7 @@ func (g *GroupMachines) of(m *records.Machine) []facts.GroupKey {
 // Together returns the other machines that accept pods together with a machine which waits for nothing: they have their replicas, are of the same groups, and wait for nothing either.
 func (g *GroupMachines) Together(m *records.Machine, plans *GroupPlans) []*records.Machine {
 	var others []*records.Machine
-	for _, group := range g.of(m) {
+	for _, group := range g.groupsOf(m) {
 		for _, o := range g.closed[group] {
 			if why, _ := g.Awaits(o, plans); why == "" && o.Claim.UID != m.Claim.UID && !slices.Contains(others, o) {
 				others = append(others, o)
@@ -172,8 +172,8 @@ func (g *GroupMachines) Together(m *records.Machine, plans *GroupPlans) []*recor
 // Awaits returns for what a machine that has its replicas waits before it accepts pods, or "" if it waits for nothing. alone reports that it was launched for nothing else.
 func (g *GroupMachines) Awaits(m *records.Machine, plans *GroupPlans) (why string, alone bool) {
 	var whys []string
-	for _, group := range g.of(m) {
-		unready, plan := g.unready[group], plans.of(group)
+	for _, group := range g.groupsOf(m) {
+		unready, plan := g.unready[group], plans.planFor(group)
 		// A machine of the plan may have failed since.
 		lost := func(name string) bool { return name != m.Claim.Name && !g.exposing[name] }
 		switch {

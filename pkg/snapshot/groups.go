@@ -39,11 +39,11 @@ type group struct {
 	differ bool
 }
 
-// need returns how many more members need a place at once. It is 0 if enough have one.
-func (g *group) need() int64 { return max(0, g.min-int64(len(g.bound))-g.ended) }
+// placesNeeded returns how many more members need a place at once. It is 0 if enough have one.
+func (g *group) placesNeeded() int64 { return max(0, g.min-int64(len(g.bound))-g.ended) }
 
-// large reports whether one plan has no time for all pods of the group.
-func (g *group) large() bool { return g.terms > maxTerms }
+// isTooLarge reports whether one plan has no time for all pods of the group.
+func (g *group) isTooLarge() bool { return g.terms > maxTerms }
 
 // refusal returns why nothing is planned for the group, or nil.
 func (g *group) refusal() *planner.Refusal {
@@ -51,7 +51,7 @@ func (g *group) refusal() *planner.Refusal {
 	switch {
 	case g.missing:
 		return &planner.Refusal{Reason: planner.ReasonGroup, Message: fmt.Sprintf("%s of %s does not exist, and the pod names it in %s: create it, or remove that from the pod", g.name, g.key.API, g.by)}
-	case g.large():
+	case g.isTooLarge():
 		return &planner.Refusal{Reason: planner.ReasonGroup, Message: fmt.Sprintf("%s has more different pods and rules (affinity, anti-affinity, topology spread) than one plan has time for (%d): use fewer", g.name, maxTerms)}
 	case exist < g.min:
 		message := fmt.Sprintf("%s needs %d pods at once, %d exist", g.name, g.min, exist)
@@ -76,29 +76,29 @@ func newGrouping(c *facts.Cluster, nominating *nominating, moving, settled movin
 	return &grouping{c, nominating, moving, settled, map[facts.GroupKey]*group{}}
 }
 
-// of returns the group of a pod, or nil if it is planned alone.
-func (g *grouping) of(pod *corev1.Pod) *group {
+// groupOf returns the group of a pod, or nil if it is planned alone.
+func (g *grouping) groupOf(pod *corev1.Pod) *group {
 	m, is := g.cluster.Membership(pod)
 	if !is {
 		return nil
 	}
 	found, known := g.known[m.Group]
 	if !known {
-		found = g.look(m)
+		found = g.newGroup(m)
 		g.known[m.Group] = found
 	}
 	return found
 }
 
-// look returns a group with its members, or nil if it does not affect a plan.
-func (g *grouping) look(m facts.Membership) *group {
+// newGroup returns a group with its members, or nil if it does not affect a plan.
+func (g *grouping) newGroup(m facts.Membership) *group {
 	made := &group{key: m.Group, by: m.By, name: g.nameOf(m.Group)}
 	if m.Group.API.HasObjects() {
 		object, exists := g.cluster.PodGroups.All[m.Group]
 		made.missing, made.min, made.topology, made.created, made.whole = !exists, object.Min, object.Topology, object.Created, object.Whole
 	}
 	for pod := range g.cluster.Indexed().Members(m.Group) {
-		g.count(made, pod)
+		g.addMember(made, pod)
 	}
 	if made.min <= 1 && made.topology == "" && !made.missing {
 		return nil
@@ -108,8 +108,8 @@ func (g *grouping) look(m facts.Membership) *group {
 	return made
 }
 
-// count adds a member to a group.
-func (g *grouping) count(of *group, pod *corev1.Pod) {
+// addMember adds a member to a group.
+func (g *grouping) addMember(of *group, pod *corev1.Pod) {
 	if !of.key.API.HasObjects() {
 		if m, err := facts.MembershipOf(pod); err == nil {
 			of.differ = of.differ || of.min > 0 && m.Min != of.min
@@ -147,25 +147,25 @@ func (g *grouping) nameOf(key facts.GroupKey) string {
 	return key.Title()
 }
 
-// whole returns the group with which a pod is planned for, or nil if it is planned alone: enough other members have a place, or it runs.
-func (g *grouping) whole(pod *corev1.Pod) *group {
+// plannedWith returns the group with which a pod is planned for, or nil if it is planned alone: enough other members have a place, or it runs.
+func (g *grouping) plannedWith(pod *corev1.Pod) *group {
 	m, is := g.cluster.Membership(pod)
 	if !is || g.settled[pod] {
 		return nil
 	}
 	of := g.known[m.Group]
-	if of == nil || !of.missing && of.need() == 0 || of.missing && g.moving[pod] {
+	if of == nil || !of.missing && of.placesNeeded() == 0 || of.missing && g.moving[pod] {
 		return nil
 	}
 	return of
 }
 
-// complete adds the other waiting pods of groups of which some wait for a machine. Schedulers hold members back without a condition, or say of those that fit alone that they are schedulable.
-func (g *grouping) complete(asking []*corev1.Pod) []*corev1.Pod {
+// withWaitingMembers adds the other waiting pods of groups of which some wait for a machine. Schedulers hold members back without a condition, or say of those that fit alone that they are schedulable.
+func (g *grouping) withWaitingMembers(asking []*corev1.Pod) []*corev1.Pod {
 	has, done := make(map[*corev1.Pod]bool, len(asking)), map[*group]bool{}
 	for _, pod := range asking {
 		has[pod] = true
-		g.of(pod)
+		g.groupOf(pod)
 	}
 	add := func(of *group) {
 		if done[of] {
@@ -173,14 +173,14 @@ func (g *grouping) complete(asking []*corev1.Pod) []*corev1.Pod {
 		}
 		done[of] = true
 		for _, pod := range of.open {
-			if !has[pod] && claims.RequestsGPU(&pod.Spec) && !karpenter.IsDaemon(pod) && (pod.Status.NominatedNodeName == "" || g.nominating.free(pod.Status.NominatedNodeName)) {
+			if !has[pod] && claims.RequestsGPU(&pod.Spec) && !karpenter.IsDaemon(pod) && (pod.Status.NominatedNodeName == "" || g.nominating.isFreeToPlan(pod.Status.NominatedNodeName)) {
 				has[pod] = true
 				asking = append(asking, pod)
 			}
 		}
 	}
 	for _, pod := range slices.Clone(asking) {
-		if of := g.whole(pod); of != nil && !of.missing {
+		if of := g.plannedWith(pod); of != nil && !of.missing {
 			add(of)
 		}
 	}
@@ -189,8 +189,8 @@ func (g *grouping) complete(asking []*corev1.Pod) []*corev1.Pod {
 			continue
 		}
 		for pod := range g.cluster.Indexed().Members(object.Key) {
-			if g.of(pod); g.whole(pod) != nil {
-				add(g.whole(pod))
+			if g.groupOf(pod); g.plannedWith(pod) != nil {
+				add(g.plannedWith(pod))
 			}
 			break // All have the same group.
 		}
@@ -205,13 +205,13 @@ type groupKey struct {
 	alone bool
 }
 
-// keyOf returns the group of a pod, and what identifies it in the key of the pod's class.
-func (g *grouping) keyOf(pod *corev1.Pod) (*group, groupKey) {
-	of := g.of(pod)
+// groupKeyOf returns the group of a pod, and what identifies it in the key of the pod's class.
+func (g *grouping) groupKeyOf(pod *corev1.Pod) (*group, groupKey) {
+	of := g.groupOf(pod)
 	if of == nil {
 		return nil, groupKey{}
 	}
-	alone := g.whole(pod) == nil
+	alone := g.plannedWith(pod) == nil
 	if alone && of.topology == "" {
 		return nil, groupKey{}
 	}

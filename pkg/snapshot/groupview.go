@@ -40,7 +40,7 @@ func (v *View) addGroups(waiting []*waitingClass) {
 	})
 	for _, c := range all {
 		elsewhere := int64(len(c.open)) - c.pods // Others find places for them, or they request no GPU.
-		v.Groups = append(v.Groups, planner.Group{Name: c.name, Classes: c.classes, Min: max(1, c.need()-elsewhere), Holds: true})
+		v.Groups = append(v.Groups, planner.Group{Name: c.name, Classes: c.classes, Min: max(1, c.placesNeeded()-elsewhere), Holds: true})
 	}
 }
 
@@ -115,7 +115,7 @@ func (v *View) groupOf(pod *corev1.Pod) *group {
 	if of, known := v.grouping.known[m.Group]; known {
 		return of
 	}
-	return v.grouping.look(m)
+	return v.grouping.newGroup(m)
 }
 
 // RestartsWith returns how many pods restart if a running pod moves: 1, or all that run of a group that needs several at once. If the group says that its pods are only disrupted together,

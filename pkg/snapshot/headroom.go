@@ -15,11 +15,11 @@ import (
 	"karve.sh/karve/pkg/snapshot/records"
 )
 
-// lowest is the priority of headroom.
-const lowest = math.MinInt32
+// headroomPriority is the priority of headroom.
+const headroomPriority = math.MinInt32
 
-// maxReserve is the maximum number of pods of one headroom, as the API allows for replicas.
-const maxReserve = 10_000
+// maxReservePods is the maximum number of pods of one headroom, as the API allows for replicas.
+const maxReservePods = 10_000
 
 // HeadroomClasses returns the classes of the headroom.
 func (v *View) HeadroomClasses() []planner.Class {
@@ -35,8 +35,8 @@ func WantsHeadroom(c *facts.Cluster) bool {
 	return len(c.Buffers) > 0 || slices.ContainsFunc(c.GPUNodeClasses, func(class v1alpha1.GPUNodeClass) bool { return len(class.Spec.Headroom) > 0 })
 }
 
-// reserved returns the headroom of GPUNodeClasses at the current time.
-func (v *View) reserved(c *facts.Cluster, first []int) []Reserve {
+// classReserves returns the headroom of GPUNodeClasses at the current time.
+func (v *View) classReserves(c *facts.Cluster, first []int) []Reserve {
 	var reserves []Reserve
 	for i := range v.Pools {
 		pool := &v.Pools[i]
@@ -47,7 +47,7 @@ func (v *View) reserved(c *facts.Cluster, first []int) []Reserve {
 		if n == 0 {
 			continue
 		}
-		class := planner.Class{Priority: lowest, Pods: namesOf("headroom/"+pool.NodePool.Name, n), Nodes: v.roomsOf(pool)}
+		class := planner.Class{Priority: headroomPriority, Pods: placeholderNames("headroom/"+pool.NodePool.Name, n), Nodes: v.nodesForHeadroom(pool)}
 		for j := range pool.Offerings {
 			if o := &pool.Offerings[j]; o.instances == nil || o.exposes(pool.Resource(), nil) {
 				class.Offerings = append(class.Offerings, first[i]+j)
@@ -59,17 +59,17 @@ func (v *View) reserved(c *facts.Cluster, first []int) []Reserve {
 	return reserves
 }
 
-// namesOf returns n names, at most maxReserve, that no pods have.
-func namesOf(what string, n int32) []string {
-	names := make([]string, min(n, maxReserve))
+// placeholderNames returns n names, at most maxReservePods, that no pods have.
+func placeholderNames(what string, n int32) []string {
+	names := make([]string, min(n, maxReservePods))
 	for i := range names {
 		names[i] = fmt.Sprintf("%s/%05d", what, i)
 	}
 	return names
 }
 
-// roomsOf returns the nodes of a pool that admit pods which tolerate only the taints of its template.
-func (v *View) roomsOf(pool *Pool) []int {
+// nodesForHeadroom returns the nodes of a pool that admit pods which tolerate only the taints of its template.
+func (v *View) nodesForHeadroom(pool *Pool) []int {
 	pod := &corev1.Pod{}
 	for _, taint := range pool.NodePool.Spec.Template.Spec.Taints {
 		pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{
@@ -87,16 +87,16 @@ func (v *View) roomsOf(pool *Pool) []int {
 	return nodes
 }
 
-// shareTenths is the part of a replica's share that headroom reserves, in tenths. A machine may have slightly less than the catalog says, and would
+// reservedTenths is the part of a replica's share that headroom reserves, in tenths. A machine may have slightly less than the catalog says, and would
 // otherwise always lack one replica of headroom.
-const shareTenths = 9
+const reservedTenths = 9
 
 // ReplicaShare returns the CPU, memory and device memory that headroom reserves with each replica: nine tenths of the smallest share per replica among the
 // pool's offerings. The device memory is in bytes.
 func (p *Pool) ReplicaShare() (planner.Resources, int64) {
 	slots := p.Class.Spec.Sharing.MemorySlots()
 	least, memory := planner.Resources{MilliCPU: math.MaxInt64, MemoryBytes: math.MaxInt64}, int64(math.MaxInt64)
-	part := func(least *int64, has, replicas int64) { *least = min(*least, has/replicas*shareTenths/10) }
+	part := func(least *int64, has, replicas int64) { *least = min(*least, has/replicas*reservedTenths/10) }
 	for i := range p.Offerings {
 		free := p.Offerings[i].Free()
 		if !slots.IsZero() {
@@ -128,7 +128,7 @@ func (p *Pool) ReplicaShare() (planner.Resources, int64) {
 func headroomAt(class *v1alpha1.GPUNodeClass, now time.Time) int32 {
 	var most int32
 	for i := range class.Spec.Headroom {
-		if held, err := holds(&class.Spec.Headroom[i], now); err == nil && held {
+		if held, err := headroomApplies(&class.Spec.Headroom[i], now); err == nil && held {
 			most = max(most, class.Spec.Headroom[i].Replicas)
 		}
 	}
@@ -138,15 +138,15 @@ func headroomAt(class *v1alpha1.GPUNodeClass, now time.Time) int32 {
 // HeadroomError returns the first error in the headroom of a class, or nil if all entries are valid. Invalid entries reserve nothing.
 func HeadroomError(class *v1alpha1.GPUNodeClass) error {
 	for i := range class.Spec.Headroom {
-		if _, err := holds(&class.Spec.Headroom[i], time.Time{}); err != nil {
+		if _, err := headroomApplies(&class.Spec.Headroom[i], time.Time{}); err != nil {
 			return fmt.Errorf("spec.headroom[%d].%w", i, err)
 		}
 	}
 	return nil
 }
 
-// holds reports whether a headroom applies at a time. Schedules work as in Karpenter's disruption budgets.
-func holds(h *v1alpha1.Headroom, now time.Time) (bool, error) {
+// headroomApplies reports whether a headroom applies at a time. Schedules work as in Karpenter's disruption budgets.
+func headroomApplies(h *v1alpha1.Headroom, now time.Time) (bool, error) {
 	if h.Schedule == "" && h.Duration == "" {
 		return true, nil
 	}

@@ -207,7 +207,7 @@ func machinesOf(v *snapshot.View) string {
 	var b strings.Builder
 	for i := range v.Machines {
 		m := &v.Machines[i]
-		fmt.Fprintf(&b, "%s %s %+v %d %d %v %v %t", m.Claim.Name, m.State(), m.Promise, m.MostPerGPU, m.Exposed(), m.Physical(), m.ExpectedLabels(), m.Leaving())
+		fmt.Fprintf(&b, "%s %s %+v %d %d %v %v %t", m.Claim.Name, m.State(), m.Promise, m.MaxPerGPU, m.Exposed(), m.Physical(), m.ExpectedLabels(), m.Leaving())
 		for _, pod := range m.Pods {
 			fmt.Fprintf(&b, " %s/%s", pod.Name, pod.Status.Phase)
 		}

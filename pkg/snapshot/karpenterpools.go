@@ -21,34 +21,34 @@ import (
 	"karve.sh/karve/pkg/snapshot/records"
 )
 
-// stockPool is a NodePool that Karpenter provisions for, with the machines that Karpenter could launch for GPU pods. Karpenter counts whole GPUs and
+// karpenterPool is a NodePool that Karpenter provisions for, with the machines that Karpenter could launch for GPU pods. Karpenter counts whole GPUs and
 // the capacity that NodeOverlays add. This file matches pods like Karpenter, with Karpenter's scheduling requirements.
-type stockPool struct {
+type karpenterPool struct {
 	nodePool *karpv1.NodePool
-	machines []stockMachine
+	machines []karpenterMachine
 }
 
-type stockMachine struct {
+type karpenterMachine struct {
 	labels      scheduling.Requirements
 	allocatable planner.Resources
 	// gpus has the amounts of the GPU resources.
 	gpus map[corev1.ResourceName]int64
 }
 
-// stockPoolsOf returns the NodePools that Karpenter provisions for, sorted by name. It skips static NodePools and those that are being deleted.
-func stockPoolsOf(c *facts.Cluster) []stockPool {
-	var pools []stockPool
+// karpenterPoolsOf returns the NodePools that Karpenter provisions for, sorted by name. It skips static NodePools and those that are being deleted.
+func karpenterPoolsOf(c *facts.Cluster) []karpenterPool {
+	var pools []karpenterPool
 	for i := range c.NodePools {
 		if np := &c.NodePools[i]; !facts.IsOurs(np) && np.Spec.Replicas == nil && np.DeletionTimestamp.IsZero() && facts.SetAsideWhy(np) == "" {
 			c.BeginVisit("NodePool", np)
-			pools = append(pools, stockPool{np, stockMachines(c, np)})
+			pools = append(pools, karpenterPool{np, karpenterMachinesOf(c, np)})
 		}
 	}
-	slices.SortFunc(pools, func(a, b stockPool) int { return strings.Compare(a.nodePool.Name, b.nodePool.Name) })
+	slices.SortFunc(pools, func(a, b karpenterPool) int { return strings.Compare(a.nodePool.Name, b.nodePool.Name) })
 	return pools
 }
 
-func stockMachines(c *facts.Cluster, np *karpv1.NodePool) []stockMachine {
+func karpenterMachinesOf(c *facts.Cluster, np *karpv1.NodePool) []karpenterMachine {
 	ref := np.Spec.Template.Spec.NodeClassRef
 	types := c.TypesOf(ref, c.InstanceTypes)
 	var kind schema.GroupKind
@@ -59,7 +59,7 @@ func stockMachines(c *facts.Cluster, np *karpv1.NodePool) []stockMachine {
 	fixed := records.MergedLabels(np.Spec.Template.Labels, map[string]string{karpv1.NodePoolLabelKey: np.Name}, clouds.ManagedLabels(kind))
 	pool := scheduling.NewNodeSelectorRequirementsWithMinValues(np.Spec.Template.Spec.Requirements...)
 	pool.Add(scheduling.NewLabelRequirements(fixed).Values()...)
-	var machines []stockMachine
+	var machines []karpenterMachine
 	for i := range types {
 		t := &types[i]
 		if t.GPU.Count == 0 && len(c.NodeOverlays) == 0 {
@@ -71,19 +71,19 @@ func stockMachines(c *facts.Cluster, np *karpv1.NodePool) []stockMachine {
 				continue
 			}
 			labels := scheduling.NewLabelRequirements(machine)
-			labels.Add(lacks(described, machine)...)
+			labels.Add(absentLabels(described, machine)...)
 			labels.Add(pool.Values()...)
-			if gpus := stockGPUs(c, t, labels); len(gpus) > 0 {
-				machines = append(machines, stockMachine{labels, records.AllocatableOf(t), gpus})
+			if gpus := karpenterGPUs(c, t, labels); len(gpus) > 0 {
+				machines = append(machines, karpenterMachine{labels, records.AllocatableOf(t), gpus})
 			}
 		}
 	}
 	return machines
 }
 
-// lacks returns requirements for the absence of labels that other machines of the cloud have and this one does not. Otherwise Karpenter's matching assumes
+// absentLabels returns requirements for the absence of labels that other machines of the cloud have and this one does not. Otherwise Karpenter's matching assumes
 // that the machine may still get a well-known label.
-func lacks(described map[string]bool, machine map[string]string) []*scheduling.Requirement {
+func absentLabels(described map[string]bool, machine map[string]string) []*scheduling.Requirement {
 	var absent []*scheduling.Requirement
 	for key := range described {
 		if _, ok := machine[key]; !ok {
@@ -93,8 +93,8 @@ func lacks(described map[string]bool, machine map[string]string) []*scheduling.R
 	return absent
 }
 
-// stockGPUs returns the amounts of the GPU resources that Karpenter assumes for a machine.
-func stockGPUs(c *facts.Cluster, t *catalog.InstanceType, labels scheduling.Requirements) map[corev1.ResourceName]int64 {
+// karpenterGPUs returns the amounts of the GPU resources that Karpenter assumes for a machine.
+func karpenterGPUs(c *facts.Cluster, t *catalog.InstanceType, labels scheduling.Requirements) map[corev1.ResourceName]int64 {
 	gpus := map[corev1.ResourceName]int64{}
 	if t.GPU.Count > 0 {
 		gpus[v1alpha1.ResourceGPU] = t.GPU.Count
@@ -117,9 +117,9 @@ func stockGPUs(c *facts.Cluster, t *catalog.InstanceType, labels scheduling.Requ
 	return gpus
 }
 
-// stockServing returns the name of the first pool that could serve the pod and the request of its claims. claim is nil if it has none. It returns "" if
+// karpenterPoolServing returns the name of the first pool that could serve the pod and the request of its claims. claim is nil if it has none. It returns "" if
 // there is no such pool. Karpenter's machines have no devices of Karve's agents, but may have those of other drivers.
-func stockServing(pools func() []stockPool, pod *corev1.Pod, gpu corev1.ResourceName, claim *claims.Ask) string {
+func karpenterPoolServing(pools func() []karpenterPool, pod *corev1.Pod, gpu corev1.ResourceName, claim *claims.Ask) string {
 	need := facts.RequestsOf(pod, gpu)
 	if claim != nil {
 		if claim.DriverName() == nodecontract.DRADriver {
@@ -136,35 +136,35 @@ func stockServing(pools func() []stockPool, pod *corev1.Pod, gpu corev1.Resource
 	return ""
 }
 
-func (p *stockPool) serves(pod *corev1.Pod, gpu corev1.ResourceName, need planner.Resources, wanted []scheduling.Requirements) bool {
+func (p *karpenterPool) serves(pod *corev1.Pod, gpu corev1.ResourceName, need planner.Resources, wanted []scheduling.Requirements) bool {
 	lasting := slices.DeleteFunc(slices.Clone(p.nodePool.Spec.Template.Spec.Taints), func(t corev1.Taint) bool { return !facts.KeepsPodsAway(t) })
 	if launchesNothing(p.nodePool, gpu) || scheduling.Taints(lasting).Tolerates(pod.Spec.Tolerations) != nil {
 		return false
 	}
-	return slices.ContainsFunc(p.machines, func(m stockMachine) bool { return m.holds(gpu, need) && m.meets(wanted) })
+	return slices.ContainsFunc(p.machines, func(m karpenterMachine) bool { return m.hasRoomFor(gpu, need) && m.meetsAny(wanted) })
 }
 
-// holds reports whether the machine has room for a pod when it is empty.
-func (m *stockMachine) holds(gpu corev1.ResourceName, need planner.Resources) bool {
+// hasRoomFor reports whether the machine has room for a pod when it is empty.
+func (m *karpenterMachine) hasRoomFor(gpu corev1.ResourceName, need planner.Resources) bool {
 	free := m.allocatable
 	free.Replicas = m.gpus[gpu]
 	return free.Covers(need)
 }
 
-// meets reports whether the labels of the machine meet one of the alternatives.
-func (m *stockMachine) meets(alternatives []scheduling.Requirements) bool {
+// meetsAny reports whether the labels of the machine meet one of the alternatives.
+func (m *karpenterMachine) meetsAny(alternatives []scheduling.Requirements) bool {
 	return slices.ContainsFunc(alternatives, func(w scheduling.Requirements) bool {
 		return m.labels.IsCompatible(w, scheduling.AllowUndefinedWellKnownLabels)
 	})
 }
 
-// nearlyServing returns, for each of Karpenter's pools with the GPU resource that cannot serve a pod, what differs.
-func nearlyServing(pools []stockPool, d *records.Demand, gpu corev1.ResourceName) []string {
+// whyKarpenterCannot returns, for each of Karpenter's pools with the GPU resource that cannot serve a pod, what differs.
+func whyKarpenterCannot(pools []karpenterPool, d *records.Demand, gpu corev1.ResourceName) []string {
 	need, wanted := facts.RequestsOf(d.Pod, gpu), nodeRequirements(d.Pod)
 	var all []string
 	for i := range pools {
 		p := &pools[i]
-		if !slices.ContainsFunc(p.machines, func(m stockMachine) bool { return m.gpus[gpu] > 0 }) {
+		if !slices.ContainsFunc(p.machines, func(m karpenterMachine) bool { return m.gpus[gpu] > 0 }) {
 			continue
 		}
 		if err := p.refusal(d, gpu, need, wanted); err != nil {
@@ -175,24 +175,24 @@ func nearlyServing(pools []stockPool, d *records.Demand, gpu corev1.ResourceName
 }
 
 // refusal returns why the pool does not serve a pod, or nil if it does.
-func (p *stockPool) refusal(d *records.Demand, gpu corev1.ResourceName, need planner.Resources, wanted []scheduling.Requirements) error {
+func (p *karpenterPool) refusal(d *records.Demand, gpu corev1.ResourceName, need planner.Resources, wanted []scheduling.Requirements) error {
 	if launchesNothing(p.nodePool, gpu) {
 		return errors.New("a limit of 0 in spec.limits keeps it from launching")
 	}
 	if taint := d.Untolerated(p.nodePool.Spec.Template.Spec.Taints, facts.KeepsPodsAway); taint != nil {
 		return records.UntoleratedTaintError{Taint: *taint}
 	}
-	fitting := slices.DeleteFunc(slices.Clone(p.machines), func(m stockMachine) bool { return !m.holds(gpu, need) })
+	fitting := slices.DeleteFunc(slices.Clone(p.machines), func(m karpenterMachine) bool { return !m.hasRoomFor(gpu, need) })
 	switch {
 	case len(fitting) == 0:
 		return errors.New("none of its machines is large enough")
-	case slices.ContainsFunc(fitting, func(m stockMachine) bool { return m.meets(wanted) }):
+	case slices.ContainsFunc(fitting, func(m karpenterMachine) bool { return m.meetsAny(wanted) }):
 		return nil
 	}
 	for _, key := range d.Selectors {
 		want := d.Pod.Spec.NodeSelector[key]
 		one := []scheduling.Requirements{scheduling.NewLabelRequirements(map[string]string{key: want})}
-		if !slices.ContainsFunc(fitting, func(m stockMachine) bool { return m.meets(one) }) {
+		if !slices.ContainsFunc(fitting, func(m karpenterMachine) bool { return m.meetsAny(one) }) {
 			return records.OtherLabelError{Key: key, Want: want}
 		}
 	}

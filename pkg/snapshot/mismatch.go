@@ -55,21 +55,21 @@ func (m *mismatches) launchedFor(short string) []*records.Machine {
 	return m.launched[short]
 }
 
-// of returns a mismatch because of which nothing is launched for the class, or nil if there is none.
-func (m *mismatches) of(w *waitingClass, a *admission) *v1alpha1.NodeMismatch {
-	return m.among(m.launchedFor(w.short), w, a, nil)
+// forClass returns a mismatch because of which nothing is launched for the class, or nil if there is none.
+func (m *mismatches) forClass(w *waitingClass, a *admission) *v1alpha1.NodeMismatch {
+	return m.find(m.launchedFor(w.short), w, a, nil)
 }
 
-// ofHeadroom is like of for headroom, whose machines do not say for what they were launched.
-func (m *mismatches) ofHeadroom(w *waitingClass, a *admission) *v1alpha1.NodeMismatch {
+// forHeadroom is like of for headroom, whose machines do not say for what they were launched.
+func (m *mismatches) forHeadroom(w *waitingClass, a *admission) *v1alpha1.NodeMismatch {
 	empty := slices.DeleteFunc(slices.Clone(m.launchedFor("")), func(m *records.Machine) bool { return !m.Empty() })
-	return m.among(empty, w, a, func(machine *records.Machine) bool {
+	return m.find(empty, w, a, func(machine *records.Machine) bool {
 		return a.demand.Refusal(nil, machine.Node.Name, machine.Planned()) == nil
 	})
 }
 
-// among looks for a machine that does not admit the pods. If fit is not nil, the others do not count.
-func (m *mismatches) among(machines []*records.Machine, w *waitingClass, a *admission, fit func(*records.Machine) bool) *v1alpha1.NodeMismatch {
+// find looks for a machine that does not admit the pods. If fit is not nil, the others do not count.
+func (m *mismatches) find(machines []*records.Machine, w *waitingClass, a *admission, fit func(*records.Machine) bool) *v1alpha1.NodeMismatch {
 	v := m.view
 	var found *v1alpha1.NodeMismatch
 	for _, machine := range machines {
@@ -77,7 +77,7 @@ func (m *mismatches) among(machines []*records.Machine, w *waitingClass, a *admi
 		if pool == nil || pool.Class == nil {
 			continue
 		}
-		if difference := v.difference(machine, w, &a.demand); difference != nil && (fit == nil || fit(machine)) && isOf(machine, pool) {
+		if difference := v.difference(machine, w, &a.demand); difference != nil && (fit == nil || fit(machine)) && hasCurrentTemplate(machine, pool) {
 			difference.Pods, difference.Since = w.short, metav1.NewTime(v.Now().UTC())
 			difference.NodePoolGeneration, difference.ClassGeneration, difference.NodeClassGeneration = v.generations(pool)
 			v.mismatches[pool.Class.Name] = append(v.mismatches[pool.Class.Name], *difference)
@@ -90,7 +90,7 @@ func (m *mismatches) among(machines []*records.Machine, w *waitingClass, a *admi
 	for i := range v.Pools {
 		if class := v.Pools[i].Class; class != nil {
 			for j := range class.Status.NodeMismatches {
-				if known := &class.Status.NodeMismatches[j]; known.Pods == w.short && known.NodePool == v.Pools[i].NodePool.Name && v.lasts(known) && !v.corrected(known, &a.demand) {
+				if known := &class.Status.NodeMismatches[j]; known.Pods == w.short && known.NodePool == v.Pools[i].NodePool.Name && v.stillApplies(known) && !v.isCorrected(known, &a.demand) {
 					return known
 				}
 			}
@@ -99,8 +99,8 @@ func (m *mismatches) among(machines []*records.Machine, w *waitingClass, a *admi
 	return nil
 }
 
-// isOf reports whether a machine was launched with the current template of its pool.
-func isOf(m *records.Machine, pool *Pool) bool {
+// hasCurrentTemplate reports whether a machine was launched with the current template of its pool.
+func hasCurrentTemplate(m *records.Machine, pool *Pool) bool {
 	hash, version := m.Claim.Annotations[karpv1.NodePoolHashAnnotationKey], m.Claim.Annotations[karpv1.NodePoolHashVersionAnnotationKey]
 	return hash == pool.NodePool.Hash() && version == karpv1.NodePoolHashVersion
 }
@@ -110,8 +110,8 @@ func (v *View) generations(pool *Pool) (nodePool, class, nodeClass int64) {
 	return pool.NodePool.Generation, pool.Class.Generation, v.cluster.NodeClasses[pool.Class.Spec.NodeClassRef].Generation
 }
 
-// lasts reports whether the NodePool and its classes are the same as when a mismatch was found.
-func (v *View) lasts(known *v1alpha1.NodeMismatch) bool {
+// stillApplies reports whether the NodePool and its classes are the same as when a mismatch was found.
+func (v *View) stillApplies(known *v1alpha1.NodeMismatch) bool {
 	pool := v.PoolNamed(known.NodePool)
 	if pool == nil || pool.Class == nil {
 		return false
@@ -120,8 +120,8 @@ func (v *View) lasts(known *v1alpha1.NodeMismatch) bool {
 	return known.NodePoolGeneration == nodePool && known.ClassGeneration == class && known.NodeClassGeneration == nodeClass
 }
 
-// corrected reports whether the node of a mismatch admits the pods now.
-func (v *View) corrected(known *v1alpha1.NodeMismatch, d *records.Demand) bool {
+// isCorrected reports whether the node of a mismatch admits the pods now.
+func (v *View) isCorrected(known *v1alpha1.NodeMismatch, d *records.Demand) bool {
 	return slices.ContainsFunc(v.Machines, func(m records.Machine) bool {
 		return m.Claim.Name == known.NodeClaim && m.Node != nil && d.Refusal(nil, m.Node.Name, nodelabels.Labels{Known: m.Node.Labels}) == nil && d.Untolerated(m.ForeignTaints(), facts.KeepsPodsAway) == nil
 	})
@@ -151,7 +151,7 @@ func (v *View) difference(m *records.Machine, w *waitingClass, d *records.Demand
 		return &v1alpha1.NodeMismatch{NodePool: m.Pool(), NodeClaim: m.Claim.Name, Taint: taint.ToString()}
 	}
 	planned := m.Planned()
-	key := otherKey(d, planned, shows)
+	key := differingLabel(d, planned, shows)
 	expected := planned.Known[key]
 	if doubt, ok := planned.Doubts.About(key); ok && expected == "" {
 		expected = doubt.String()
@@ -162,8 +162,8 @@ func (v *View) difference(m *records.Machine, w *waitingClass, d *records.Demand
 	return &v1alpha1.NodeMismatch{NodePool: m.Pool(), NodeClaim: m.Claim.Name, Label: key, Expected: expected, Actual: shows.Known[key]}
 }
 
-// otherKey returns the label because of which a node does not admit pods as planned.
-func otherKey(d *records.Demand, planned, shows nodelabels.Labels) string {
+// differingLabel returns the label because of which a node does not admit pods as planned.
+func differingLabel(d *records.Demand, planned, shows nodelabels.Labels) string {
 	var mentioned []corev1.NodeSelectorRequirement
 	for _, key := range d.Selectors {
 		mentioned = append(mentioned, corev1.NodeSelectorRequirement{Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{d.Pod.Spec.NodeSelector[key]}})
@@ -224,7 +224,7 @@ func (v *View) NodeMismatches(class *v1alpha1.GPUNodeClass) []v1alpha1.NodeMisma
 	var all []v1alpha1.NodeMismatch
 	for i := range class.Status.NodeMismatches {
 		m := &class.Status.NodeMismatches[i]
-		if v.lasts(m) && !v.over(m) {
+		if v.stillApplies(m) && !v.isOver(m) {
 			all, known[keyOf(m)] = append(all, *m), true
 		}
 	}
@@ -236,8 +236,8 @@ func (v *View) NodeMismatches(class *v1alpha1.GPUNodeClass) []v1alpha1.NodeMisma
 	return all[max(0, len(all)-v1alpha1.MostNodeMismatches):]
 }
 
-// over reports whether the node of a mismatch has the label with the expected value, or no longer has the taint.
-func (v *View) over(known *v1alpha1.NodeMismatch) bool {
+// isOver reports whether the node of a mismatch has the label with the expected value, or no longer has the taint.
+func (v *View) isOver(known *v1alpha1.NodeMismatch) bool {
 	return slices.ContainsFunc(v.Machines, func(m records.Machine) bool {
 		if m.Claim.Name == known.NodeClaim && m.Node != nil && known.Taint != "" {
 			return !slices.ContainsFunc(m.Node.Spec.Taints, func(t corev1.Taint) bool { return t.ToString() == known.Taint })

@@ -79,7 +79,7 @@ func (v *View) Keeping(plan planner.Plan) planner.Plan {
 		add(&plan.Unplaced[i].Pod, "")
 	}
 	for i := range seats {
-		v.sit(v.Classes[i].Pods, seats[i])
+		v.assignSeats(v.Classes[i].Pods, seats[i])
 	}
 	for _, p := range plan.Placements {
 		sortPods(p.Pods, p.GPUs)
@@ -91,8 +91,8 @@ func (v *View) Keeping(plan planner.Plan) planner.Plan {
 	return plan
 }
 
-// sit assigns the pods of a class to its seats. Pods that are nominated for a node get the seats there first.
-func (v *View) sit(pods []string, seats []seat) {
+// assignSeats assigns the pods of a class to its seats. Pods that are nominated for a node get the seats there first.
+func (v *View) assignSeats(pods []string, seats []seat) {
 	free, taken := map[string][]*string{}, map[*string]bool{}
 	for _, p := range seats {
 		free[p.node] = append(free[p.node], p.pod)
@@ -152,7 +152,7 @@ func (v *View) Withdrawn(plan planner.Plan) []Nomination {
 			nominations = append(nominations, Nomination{pod, ""})
 		}
 	}
-	for _, pod := range v.dropped() {
+	for _, pod := range v.droppedPods() {
 		nominations = append(nominations, Nomination{pod, ""})
 	}
 	return nominations

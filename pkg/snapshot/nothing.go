@@ -21,8 +21,8 @@ import (
 	"karve.sh/karve/pkg/words"
 )
 
-// ofOfferings lists the labels that differ between the offerings of an instance type.
-var ofOfferings = append(slices.Concat(clouds.PlaceLabels(), clouds.ReservationLabels()), corev1.LabelTopologyZone, karpv1.CapacityTypeLabelKey)
+// offeringLabels lists the labels that differ between the offerings of an instance type.
+var offeringLabels = append(slices.Concat(clouds.PlaceLabels(), clouds.ReservationLabels()), corev1.LabelTopologyZone, karpv1.CapacityTypeLabelKey)
 
 // nothingOffered returns why a pool has no offerings. It returns nil if it has some, or if the problems of its classes already explain it.
 func nothingOffered(c *facts.Cluster, p *Pool, t *template) *Problem {
@@ -32,7 +32,7 @@ func nothingOffered(c *facts.Cluster, p *Pool, t *template) *Problem {
 	ref := p.Class.Spec.NodeClassRef
 	state := c.NodeClasses[ref]
 	parts, offered, unoffered := t.candidates()
-	if message := p.otherLabels(t, offered); message != "" {
+	if message := p.otherLabelsMessage(t, offered); message != "" {
 		return &Problem{karpv1.ConditionTypeValidationSucceeded, "NodeLabelsDiffer", message}
 	}
 	invalid := func(message string) *Problem {
@@ -43,16 +43,16 @@ func nothingOffered(c *facts.Cluster, p *Pool, t *template) *Problem {
 		return &Problem{karpv1.ConditionTypeValidationSucceeded, "NoReservations", fmt.Sprintf("%s allows only %s capacity, and %s %q has no capacity reservations in its status: see that its %s select one, or allow on-demand",
 			pathRequirements, karpv1.CapacityTypeReserved, ref.Kind, ref.Name, clouds.OfRef(ref).ReservationField)}
 	case len(offered) > 0 && !slices.ContainsFunc(offered, p.divides):
-		return invalid(p.noLayout(offered))
+		return invalid(p.noLayoutMessage(offered))
 	case len(offered) > 0:
 		return invalid(fmt.Sprintf("%s is not offered in a zone and at a capacity type that spec.template.spec.requirements allow, but as %s: loosen them "+
-			"(without a requirement for karpenter.sh/capacity-type, spot does not count)", some(offered), strings.Join(whereOffered(offered), ", ")))
+			"(without a requirement for karpenter.sh/capacity-type, spot does not count)", nameSome(offered), strings.Join(whereOffered(offered), ", ")))
 	case len(unoffered) > 0 && len(p.Problems) > 0:
 		return nil // The problems already say that the class is not ready.
 	case len(unoffered) > 0:
 		return notLaunchable(ref, state.Images, unoffered)
 	case len(parts) > 0:
-		return invalid(some(parts) + " has only a part of a GPU, which Karve does not share: allow instance types with whole GPUs in spec.template.spec.requirements")
+		return invalid(nameSome(parts) + " has only a part of a GPU, which Karve does not share: allow instance types with whole GPUs in spec.template.spec.requirements")
 	case t.unknownTypes(state.CatalogRead) != "":
 		return invalid(t.unknownTypes(state.CatalogRead))
 	default:
@@ -64,23 +64,23 @@ func nothingOffered(c *facts.Cluster, p *Pool, t *template) *Problem {
 func notLaunchable(ref v1alpha1.NodeClassReference, images []facts.Image, unoffered []*catalog.InstanceType) *Problem {
 	switch {
 	case len(images) == 0:
-		return &Problem{karpv1.ConditionTypeNodeClassReady, reasonNoImage, fmt.Sprintf("%s %q has no image, so %s cannot be launched: see its status", ref.Kind, ref.Name, some(unoffered))}
+		return &Problem{karpv1.ConditionTypeNodeClassReady, reasonNoImage, fmt.Sprintf("%s %q has no image, so %s cannot be launched: see its status", ref.Kind, ref.Name, nameSome(unoffered))}
 	case !slices.ContainsFunc(images, func(i facts.Image) bool {
-		return slices.ContainsFunc(unoffered, func(it *catalog.InstanceType) bool { return isFor(i, &Offering{Type: it}) })
+		return slices.ContainsFunc(unoffered, func(it *catalog.InstanceType) bool { return imageFits(i, &Offering{Type: it}) })
 	}):
 		return &Problem{karpv1.ConditionTypeNodeClassReady, reasonNoImage, fmt.Sprintf(
 			"%s %q has no image for %s (%s, with GPUs): see that its %s select one, or allow other instance types",
-			ref.Kind, ref.Name, some(unoffered), unoffered[0].Labels[corev1.LabelArchStable], clouds.OfRef(ref).ImageField)}
+			ref.Kind, ref.Name, nameSome(unoffered), unoffered[0].Labels[corev1.LabelArchStable], clouds.OfRef(ref).ImageField)}
 	default:
 		return &Problem{karpv1.ConditionTypeNodeClassReady, "NotOffered", fmt.Sprintf("%s is not offered in any zone in which %s %q has a subnet, or has no price there: "+
-			"add subnets in other zones, or allow other instance types", some(unoffered), ref.Kind, ref.Name)}
+			"add subnets in other zones, or allow other instance types", nameSome(unoffered), ref.Kind, ref.Name)}
 	}
 }
 
-// otherLabels returns the message that the nodes of all instance types have, or may have, another value than required of a label that others write. It
+// otherLabelsMessage returns the message that the nodes of all instance types have, or may have, another value than required of a label that others write. It
 // returns "" if there is no such requirement.
-func (p *Pool) otherLabels(t *template, offered []*catalog.InstanceType) string {
-	least, has := p.leastReplicas(t.types), map[string]map[string]bool{}
+func (p *Pool) otherLabelsMessage(t *template, offered []*catalog.InstanceType) string {
+	least, has := p.minReplicas(t.types), map[string]map[string]bool{}
 	for _, it := range offered {
 		for _, share := range p.sharesOf(it, least) {
 			key, verdict := t.admitsLater(share.foretold)
@@ -117,22 +117,22 @@ func (p *Pool) divides(it *catalog.InstanceType) bool {
 	return len(p.Class.Spec.Sharing.Shares(it.GPU.Name, it.GPU.MemoryMiB, it.GPU.Count)) > 0
 }
 
-// noLayout returns the message that no layout of the GPUNodeClass fits the GPUs of the instance types.
-func (p *Pool) noLayout(offered []*catalog.InstanceType) string {
+// noLayoutMessage returns the message that no layout of the GPUNodeClass fits the GPUs of the instance types.
+func (p *Pool) noLayoutMessage(offered []*catalog.InstanceType) string {
 	divisible := slices.DeleteFunc(slices.Clone(offered), func(it *catalog.InstanceType) bool { return len(mig.Models(it.GPU.Name, it.GPU.MemoryMiB)) == 0 })
 	if len(divisible) == 0 {
 		return fmt.Sprintf("GPUNodeClass %q divides GPUs into MIG instances, which the GPUs of %s (%s) cannot be: allow other instance types in spec.template.spec.requirements, "+
-			"or use a GPUNodeClass with another strategy", p.Class.Name, some(offered), offered[0].GPU.Name)
+			"or use a GPUNodeClass with another strategy", p.Class.Name, nameSome(offered), offered[0].GPU.Name)
 	}
 	return fmt.Sprintf("GPUNodeClass %q has no layout for the GPUs of %s (%d × %s with %d MiB): add one to its spec.sharing.mig.layouts, or allow other instance types in "+
-		"spec.template.spec.requirements", p.Class.Name, some(divisible), divisible[0].GPU.Count, divisible[0].GPU.Name, divisible[0].GPU.MemoryMiB)
+		"spec.template.spec.requirements", p.Class.Name, nameSome(divisible), divisible[0].GPU.Count, divisible[0].GPU.Name, divisible[0].GPU.MemoryMiB)
 }
 
 // candidates returns the instance types that meet the template's requirements for instance types, in three groups: those with only a part of a GPU,
 // those with offerings, and those without.
 func (t *template) candidates() (parts, offered, unoffered []*catalog.InstanceType) {
 	ofTypes := maps.Clone(t.requirements)
-	maps.DeleteFunc(ofTypes, func(key string, _ *scheduling.Requirement) bool { return slices.Contains(ofOfferings, key) })
+	maps.DeleteFunc(ofTypes, func(key string, _ *scheduling.Requirement) bool { return slices.Contains(offeringLabels, key) })
 	for i := range t.types {
 		switch it := &t.types[i]; {
 		case !admits(it.Labels, t.fixed, ofTypes, t.described):
@@ -147,8 +147,8 @@ func (t *template) candidates() (parts, offered, unoffered []*catalog.InstanceTy
 	return parts, offered, unoffered
 }
 
-// some returns the name of the first instance type and the number of others.
-func some(types []*catalog.InstanceType) string {
+// nameSome returns the name of the first instance type and the number of others.
+func nameSome(types []*catalog.InstanceType) string {
 	if len(types) == 1 {
 		return types[0].Name
 	}

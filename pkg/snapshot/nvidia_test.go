@@ -171,7 +171,7 @@ func TestClaimForNVIDIAsDriverIsRefusedWithoutAPoolOfIt(t *testing.T) {
 func TestClaimForNVIDIAsDriverThatStockKarpenterCouldServeIsLeftToIt(t *testing.T) {
 	t.Parallel()
 	c := nvidiaCluster(v1alpha1.StrategyTimeSlicing)
-	c.NodePools = append(c.NodePools, snapshottest.StockPool("stock"))
+	c.NodePools = append(c.NodePools, snapshottest.KarpenterPool("stock"))
 	withClaims(c, "gpu.nvidia.com-0")
 	wantBlocked(t, c, planner.ReasonLeftToKarpenter, "NodePool stock, which Karpenter serves", "add a nodeSelector karpenter.sh/nodepool")
 	c.Pods[0].Spec.NodeSelector = map[string]string{karpv1.NodePoolLabelKey: "nvidia"}

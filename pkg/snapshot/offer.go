@@ -17,14 +17,14 @@ import (
 
 // offer adds the pools and their offerings. It returns the index of each pool's first offering.
 func (v *View) offer(c *facts.Cluster) []int {
-	first, machines := make([]int, len(v.Pools)), v.byPool()
+	first, machines := make([]int, len(v.Pools)), v.machinesByPool()
 	v.addStocks(c)
 	for i := range v.Pools {
 		pool := &v.Pools[i]
 		v.Snapshot.Pools = append(v.Snapshot.Pools, planner.Pool{
-			Name: pool.NodePool.Name, Remaining: v.remaining(pool, machines[pool.NodePool.Name]), Limited: limited(pool),
-			Closed: closed(pool, machines[pool.NodePool.Name], c.Now, c.ReplicasTimeout),
-			Weight: weight(pool), MaxPremium: maxPremium(pool),
+			Name: pool.NodePool.Name, Remaining: v.remainingOf(pool, machines[pool.NodePool.Name]), Limited: probeRefusal(pool),
+			Closed: closedRefusal(pool, machines[pool.NodePool.Name], c.Now, c.ReplicasTimeout),
+			Weight: weightOf(pool), MaxPremium: maxPremiumOf(pool),
 		})
 		first[i] = len(v.Offerings)
 		for j := range pool.Offerings {
@@ -32,7 +32,7 @@ func (v *View) offer(c *facts.Cluster) []int {
 			v.Offerings = append(v.Offerings, o)
 			v.Snapshot.Offerings = append(v.Snapshot.Offerings, planner.Offering{
 				Pool: i, InstanceType: o.Type.Name, Zone: o.Zone, CapacityType: o.CapacityType,
-				Price: planner.MicroUSD(o.MicroUSDPerHour), ListPrice: planner.MicroUSD(o.ListMicroUSDPerHour), Free: o.Free(), Physical: o.Physical(), Unavailable: unavailableAs(c, pool, o),
+				Price: planner.MicroUSD(o.MicroUSDPerHour), ListPrice: planner.MicroUSD(o.ListMicroUSDPerHour), Free: o.Free(), Physical: o.Physical(), Unavailable: unavailableRefusal(c, pool, o),
 				GPUs: o.GPUs(), Choice: o.choice(), Draws: v.drawnAt(o.limited),
 			})
 		}
@@ -40,16 +40,16 @@ func (v *View) offer(c *facts.Cluster) []int {
 	return first
 }
 
-// weight returns the spec.weight of the pool. The default is 0.
-func weight(pool *Pool) int32 {
+// weightOf returns the spec.weight of the pool. The default is 0.
+func weightOf(pool *Pool) int32 {
 	if w := pool.NodePool.Spec.Weight; w != nil {
 		return *w
 	}
 	return 0
 }
 
-// maxPremium returns the maxPremiumPercent of the GPUNodeClass, in percent.
-func maxPremium(pool *Pool) int64 {
+// maxPremiumOf returns the maxPremiumPercent of the GPUNodeClass, in percent.
+func maxPremiumOf(pool *Pool) int64 {
 	if pool.Class == nil {
 		return 0
 	}
@@ -76,8 +76,8 @@ func (v *View) minValues(pool *Pool) []planner.MinValues {
 	return all
 }
 
-// byPool returns the machines of each pool, without canaries.
-func (v *View) byPool() map[string][]*records.Machine {
+// machinesByPool returns the machines of each pool, without canaries.
+func (v *View) machinesByPool() map[string][]*records.Machine {
 	all := map[string][]*records.Machine{}
 	for i := range v.Machines {
 		name := v.Machines[i].Pool()
@@ -86,8 +86,8 @@ func (v *View) byPool() map[string][]*records.Machine {
 	return all
 }
 
-// remaining returns what the pool's limits leave beside its machines and canaries.
-func (v *View) remaining(pool *Pool, machines []*records.Machine) planner.Physical {
+// remainingOf returns what the pool's limits leave beside its machines and canaries.
+func (v *View) remainingOf(pool *Pool, machines []*records.Machine) planner.Physical {
 	for i := range v.canaries {
 		if v.canaries[i].Pool() == pool.NodePool.Name {
 			machines = append(slices.Clip(machines), &v.canaries[i])
@@ -96,8 +96,8 @@ func (v *View) remaining(pool *Pool, machines []*records.Machine) planner.Physic
 	return pool.remaining(records.HardwareOf(slices.Values(machines)))
 }
 
-// closed returns why a pool with the machines launches nothing now, or nil if it may launch.
-func closed(pool *Pool, machines []*records.Machine, now time.Time, timeout time.Duration) *planner.Refusal {
+// closedRefusal returns why a pool with the machines launches nothing now, or nil if it may launch.
+func closedRefusal(pool *Pool, machines []*records.Machine, now time.Time, timeout time.Duration) *planner.Refusal {
 	np := pool.NodePool
 	if !np.DeletionTimestamp.IsZero() {
 		return &planner.Refusal{Reason: planner.ReasonPoolClosed, Message: fmt.Sprintf("NodePool %s is being deleted", np.Name)}
@@ -116,7 +116,7 @@ func closed(pool *Pool, machines []*records.Machine, now time.Time, timeout time
 		}
 		// A broken machine closes the pool immediately, even before the condition shows it. A machine that the condition has already counted does not keep
 		// the pool closed.
-		if m.Fresh(changed(healthy), now, timeout) || pool.Probing() && !m.Started() && !m.Broken(now, timeout) {
+		if m.Fresh(transitionTime(healthy), now, timeout) || pool.Probing() && !m.Started() && !m.Broken(now, timeout) {
 			return &planner.Refusal{Reason: planner.ReasonPoolClosed, Message: fmt.Sprintf(
 				"NodePool %s launches nothing more until it is seen whether %s starts and exposes its replicas", np.Name, m.Claim.Name)}
 		}
@@ -124,8 +124,8 @@ func closed(pool *Pool, machines []*records.Machine, now time.Time, timeout time
 	return nil
 }
 
-// changed returns the transition time of a condition, or the zero time if there is no condition.
-func changed(c *status.Condition) time.Time {
+// transitionTime returns the transition time of a condition, or the zero time if there is no condition.
+func transitionTime(c *status.Condition) time.Time {
 	if c == nil {
 		return time.Time{}
 	}

@@ -78,7 +78,7 @@ type Offering struct {
 	gpus  records.GPUSet
 }
 
-func (o *Offering) shown() nodelabels.Labels {
+func (o *Offering) nodeLabels() nodelabels.Labels {
 	return nodelabels.Labels{Known: o.Labels, Doubts: o.doubts}
 }
 
@@ -142,14 +142,14 @@ func compareOfferings(a, b Offering) int {
 		return order
 	}
 	return cmp.Or(compareLabels(a.Labels, b.Labels), strings.Compare(a.Share.Resource, b.Share.Resource), strings.Compare(a.Share.MIG.Key(), b.Share.MIG.Key()),
-		strings.Compare(a.limit(), b.limit()))
+		strings.Compare(a.limitName(), b.limitName()))
 }
 
 // Capacity returns the capacity type, with the ID of the reservation.
 func (o *Offering) Capacity() string { return catalog.Capacity(o.CapacityType, o.Reservation) }
 
-// limit returns the name of the limit of the price, or "" if there is none.
-func (o *Offering) limit() string {
+// limitName returns the name of the limit of the price, or "" if there is none.
+func (o *Offering) limitName() string {
 	if o.limited == nil {
 		return ""
 	}

@@ -19,8 +19,8 @@ import (
 // requirement for the capacity type it allows all but spot, because Karpenter prefers spot without one.
 func offeringsOf(c *facts.Cluster, p *Pool, t *template) []Offering {
 	taints := p.NodePool.Spec.Template.Spec.Taints
-	choices := t.choices()
-	daemons, least := records.DaemonDemands(c), p.leastReplicas(t.types)
+	choices := t.labelChoices()
+	daemons, least := records.DaemonDemands(c), p.minReplicas(t.types)
 
 	var offerings []Offering
 	for i := range t.types {
@@ -106,9 +106,9 @@ func (p *Pool) sharesOf(t *catalog.InstanceType, least int64) []foretoldShare {
 	return all
 }
 
-// leastReplicas returns the smallest number of replicas of a GPU that a NodeClaim may promise: a NodeClaim that allows several types promises what all of them
+// minReplicas returns the smallest number of replicas of a GPU that a NodeClaim may promise: a NodeClaim that allows several types promises what all of them
 // have.
-func (p *Pool) leastReplicas(types []catalog.InstanceType) int64 {
+func (p *Pool) minReplicas(types []catalog.InstanceType) int64 {
 	least := int64(math.MaxInt64)
 	if len(p.Class.Spec.Sharing.Overrides) > 0 {
 		for i := range types {
@@ -124,7 +124,7 @@ func (p *Pool) leastReplicas(types []catalog.InstanceType) int64 {
 // foretold returns the labels that others write on a machine of the pool with the share.
 func (p *Pool) foretold(t *catalog.InstanceType, share *v1alpha1.Share, least int64) nodelabels.Labels {
 	return nodelabels.Of(&nodelabels.Node{
-		Type: t.Name, Nitro: records.IsNitro(t), GPU: t.GPU, Resource: share.Resource, Least: min(least, share.Least), Most: share.Most,
+		Type: t.Name, Nitro: records.IsNitro(t), GPU: t.GPU, Resource: share.Resource, MinReplicas: min(least, share.Least), MaxReplicas: share.Most,
 		MPS: p.Class.Spec.Sharing.MPSSettings() != nodecontract.MPS{}, MIG: share.MIG, Slots: !share.Slots.IsZero(),
 	})
 }

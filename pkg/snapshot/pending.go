@@ -32,9 +32,9 @@ func newNominating(c *facts.Cluster, machines []records.Machine) *nominating {
 	})}
 }
 
-func (n *nominating) waits(pod *corev1.Pod) bool {
+func (n *nominating) needsPlan(pod *corev1.Pod) bool {
 	node := pod.Status.NominatedNodeName
-	if node == "" || !n.free(node) {
+	if node == "" || !n.isFreeToPlan(node) {
 		return karpenter.IsProvisionable(pod)
 	}
 	free := *pod // The nominated node is Karve's or gone.
@@ -42,8 +42,8 @@ func (n *nominating) waits(pod *corev1.Pod) bool {
 	return karpenter.IsProvisionable(&free)
 }
 
-// free reports whether pods that are nominated for a node need a plan, because the node does not exist, or is Karve's and no pod has to end there first.
-func (n *nominating) free(node string) bool {
+// isFreeToPlan reports whether pods that are nominated for a node need a plan, because the node does not exist, or is Karve's and no pod has to end there first.
+func (n *nominating) isFreeToPlan(node string) bool {
 	if n.index.Site(node) == nil {
 		return true
 	}

@@ -10,44 +10,44 @@ import (
 	"karve.sh/karve/pkg/snapshot/records"
 )
 
-// preferences adds the preferences of a class's pods, in the order in which Karpenter relaxes them: pod affinity and pod anti-affinity by descending
+// addPreferences adds the preferences of a class's pods, in the order in which Karpenter relaxes them: pod affinity and pod anti-affinity by descending
 // weight, then node affinity, topology spread, and last the taints with the effect PreferNoSchedule.
-func (r *rules) preferences(class int) {
+func (r *rules) addPreferences(class int) {
 	w := r.waiting[class]
 	for i := range w.terms.affinity {
-		r.prefer(class, &w.terms.affinity[i])
+		r.addPodPreference(class, &w.terms.affinity[i])
 	}
-	r.preferredNodes(class)
+	r.addNodePreferences(class)
 	for i := range w.terms.spread {
-		r.prefer(class, &w.terms.spread[i])
+		r.addPodPreference(class, &w.terms.spread[i])
 	}
-	r.preferPlaces(class, func(taints []corev1.Taint, _ string, _ map[string]string) bool {
-		return w.demand.Untolerated(taints, onlyAsks) == nil
+	r.addPlacePreference(class, func(taints []corev1.Taint, _ string, _ map[string]string) bool {
+		return w.demand.Untolerated(taints, isPreferNoSchedule) == nil
 	})
 }
 
-func onlyAsks(t corev1.Taint) bool { return t.Effect == corev1.TaintEffectPreferNoSchedule }
+func isPreferNoSchedule(t corev1.Taint) bool { return t.Effect == corev1.TaintEffectPreferNoSchedule }
 
-// prefer adds a preference for the location of other pods. Anti-affinity to running pods becomes a preference for places, because rules do not cover what
+// addPodPreference adds a preference for the location of other pods. Anti-affinity to running pods becomes a preference for places, because rules do not cover what
 // running pods forbid.
-func (r *rules) prefer(class int, t *term) {
+func (r *rules) addPodPreference(class int, t *term) {
 	if t.kind == planner.Apart {
 		a := avoided{nodes: map[string]bool{}, domains: map[string]map[string]bool{}}
-		for s := range r.running.on(t.selection) {
+		for s := range r.running.countByNode(t.selection) {
 			a.add(t, s.Node)
 		}
-		r.preferPlaces(class, func(_ []corev1.Taint, node string, labels map[string]string) bool { return !a.holds(node, labels) })
+		r.addPlacePreference(class, func(_ []corev1.Taint, node string, labels map[string]string) bool { return !a.holds(node, labels) })
 	}
-	if rule := r.add(class, t, true); rule >= 0 {
+	if rule := r.addRule(class, t, true); rule >= 0 {
 		c := &r.view.Classes[class]
 		c.Preferences = append(c.Preferences, planner.Preference{Rule: rule})
 	}
 }
 
-// preferredNodes adds the pods' preferred node affinity. Karpenter applies only the term with the highest weight, and relaxes it to the next one. So each
+// addNodePreferences adds the pods' preferred node affinity. Karpenter applies only the term with the highest weight, and relaxes it to the next one. So each
 // preference is met by nodes that match its term or one with a higher weight. All preferences together mean the first term. Without the first preference,
 // they mean the first or the second term.
-func (r *rules) preferredNodes(class int) {
+func (r *rules) addNodePreferences(class int) {
 	affinity := r.waiting[class].pod().Spec.Affinity
 	if affinity == nil || affinity.NodeAffinity == nil {
 		return
@@ -91,8 +91,8 @@ func (r *rules) preferredNodes(class int) {
 	}
 }
 
-// preferPlaces adds a preference for the class's places for which grants is true.
-func (r *rules) preferPlaces(class int, grants func(taints []corev1.Taint, node string, labels map[string]string) bool) {
+// addPlacePreference adds a preference for the class's places for which grants is true.
+func (r *rules) addPlacePreference(class int, grants func(taints []corev1.Taint, node string, labels map[string]string) bool) {
 	c := &r.view.Classes[class]
 	preference := planner.Preference{Rule: -1}
 	for _, i := range c.Offerings {
@@ -112,13 +112,13 @@ func (r *rules) preferPlaces(class int, grants func(taints []corev1.Taint, node 
 // addPreference adds a preference for places, unless it has all or none of those of the class.
 func addPreference(c *planner.Class, preference planner.Preference) {
 	granted := len(preference.Offerings) + len(preference.Nodes)
-	if granted > 0 && granted < len(c.Offerings)+len(c.Nodes) && !repeats(c.Preferences, preference) {
+	if granted > 0 && granted < len(c.Offerings)+len(c.Nodes) && !repeatsLast(c.Preferences, preference) {
 		c.Preferences = append(c.Preferences, preference)
 	}
 }
 
-// repeats reports whether a preference equals the last one. Relaxing only one of them would change nothing.
-func repeats(preferences []planner.Preference, preference planner.Preference) bool {
+// repeatsLast reports whether a preference equals the last one. Relaxing only one of them would change nothing.
+func repeatsLast(preferences []planner.Preference, preference planner.Preference) bool {
 	if len(preferences) == 0 {
 		return false
 	}

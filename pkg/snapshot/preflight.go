@@ -23,44 +23,44 @@ const (
 	reasonNoSubnet = "NoSubnet"
 )
 
-// impossible returns why the cloud would certainly refuse an offering with the current node class: it has no image for the instance type, or no subnet
+// whyUnlaunchable returns why the cloud would certainly refuse an offering with the current node class: it has no image for the instance type, or no subnet
 // in the zone. Karpenter's AWS provider would retry such a NodeClaim for five minutes and do nothing else meanwhile. It returns "" if no problem is
 // known, which includes node classes without images and subnets in their status.
-func impossible(ref v1alpha1.NodeClassReference, state facts.NodeClassState, o *Offering) (reason, message string) {
+func whyUnlaunchable(ref v1alpha1.NodeClassReference, state facts.NodeClassState, o *Offering) (reason, message string) {
 	name := fmt.Sprintf("%s %q", ref.Kind, ref.Name)
 	if len(state.Subnets) > 0 && !slices.Contains(slices.Collect(maps.Values(state.Subnets)), o.Zone) {
 		return reasonNoSubnet, fmt.Sprintf("%s has no subnet in zone %s: add one to what its %s select, or leave the zone out of the NodePool's requirements", name, o.Zone, clouds.OfRef(ref).SubnetField)
 	}
-	if len(state.Images) > 0 && !slices.ContainsFunc(state.Images, func(i facts.Image) bool { return isFor(i, o) }) {
+	if len(state.Images) > 0 && !slices.ContainsFunc(state.Images, func(i facts.Image) bool { return imageFits(i, o) }) {
 		return reasonNoImage, fmt.Sprintf("%s has no image for %s (%s, with GPUs): see that its %s select one, or leave the type out of the NodePool's requirements",
 			name, o.Type.Name, cmp.Or(o.Labels[corev1.LabelArchStable], "of unknown architecture"), clouds.OfRef(ref).ImageField)
 	}
 	return "", ""
 }
 
-// isFor reports whether the image is used for machines of the offering's type. It matches as Karpenter does (MapToInstanceTypes in the AWS provider's
+// imageFits reports whether the image is used for machines of the offering's type. It matches as Karpenter does (MapToInstanceTypes in the AWS provider's
 // pkg/providers/amifamily, v1.15.0).
-func isFor(i facts.Image, o *Offering) bool {
+func imageFits(i facts.Image, o *Offering) bool {
 	return scheduling.NewLabelRequirements(o.Type.Labels).Compatible(scheduling.NewNodeSelectorRequirements(i.Requirements...)) == nil
 }
 
-// unavailableAs returns why an offering must not be launched now, or nil if it may be.
-func unavailableAs(c *facts.Cluster, p *Pool, o *Offering) *planner.Refusal {
-	if _, message := impossible(p.Class.Spec.NodeClassRef, c.NodeClasses[p.Class.Spec.NodeClassRef], o); message != "" {
+// unavailableRefusal returns why an offering must not be launched now, or nil if it may be.
+func unavailableRefusal(c *facts.Cluster, p *Pool, o *Offering) *planner.Refusal {
+	if _, message := whyUnlaunchable(p.Class.Spec.NodeClassRef, c.NodeClasses[p.Class.Spec.NodeClassRef], o); message != "" {
 		return &planner.Refusal{Reason: planner.ReasonUnavailable, Message: message}
 	}
-	if message := o.ends(c.Now); message != "" {
+	if message := o.whyEnding(c.Now); message != "" {
 		return &planner.Refusal{Reason: planner.ReasonUnavailable, Message: message}
 	}
-	return refusedAs(c, p, o)
+	return earlierRefusal(c, p, o)
 }
 
 // LastLaunch is how long before its machines leave, or cost more, nothing is launched into a reservation. It is time to start a machine, and to work a little before the
 // replacement of the machine is prepared.
 const LastLaunch = 30 * time.Minute
 
-// ends returns why nothing is launched into the reservation of an offering any more because it ends. It returns "" if it does not end soon.
-func (o *Offering) ends(now time.Time) string {
+// whyEnding returns why nothing is launched into the reservation of an offering any more because it ends. It returns "" if it does not end soon.
+func (o *Offering) whyEnding(now time.Time) string {
 	if o.reservation == nil || o.reservation.Until().IsZero() || now.Before(o.reservation.Until().Add(-LastLaunch)) {
 		return ""
 	}
@@ -75,7 +75,7 @@ func (o *Offering) ends(now time.Time) string {
 func launchProblem(c *facts.Cluster, p *Pool) *Problem {
 	var first *Problem
 	for i := range p.Offerings {
-		reason, message := impossible(p.Class.Spec.NodeClassRef, c.NodeClasses[p.Class.Spec.NodeClassRef], &p.Offerings[i])
+		reason, message := whyUnlaunchable(p.Class.Spec.NodeClassRef, c.NodeClasses[p.Class.Spec.NodeClassRef], &p.Offerings[i])
 		if reason == "" {
 			return nil
 		}

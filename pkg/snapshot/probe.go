@@ -15,8 +15,8 @@ func (p *Pool) Probing() bool {
 	return healthy != nil && healthy.IsUnknown()
 }
 
-// limited returns the refusal for pods that do not fit on the one machine of a pool that is being tested. It returns nil for other pools.
-func limited(pool *Pool) *planner.Refusal {
+// probeRefusal returns the refusal for pods that do not fit on the one machine of a pool that is being tested. It returns nil for other pools.
+func probeRefusal(pool *Pool) *planner.Refusal {
 	if !pool.Probing() {
 		return nil
 	}
@@ -38,19 +38,19 @@ func (v *View) limitProbes() {
 			probe = v.cheapestUseful(i, v.HeadroomClasses())
 		}
 		nodes := &v.Snapshot.Pools[i].Remaining.Nodes
-		*nodes = min(*nodes, v.largestNeed(probe))
+		*nodes = min(*nodes, v.maxPlacesNeeded(probe))
 		for j := range v.Snapshot.Offerings {
 			o := &v.Snapshot.Offerings[j]
 			if o.Pool != i || j == probe || o.Unavailable != nil {
 				continue
 			}
-			o.Unavailable = limited(&v.Pools[i])
+			o.Unavailable = probeRefusal(&v.Pools[i])
 		}
 	}
 }
 
-// largestNeed returns the largest number of pods that a group needs at once and an offering admits, and 1 if there is no such group.
-func (v *View) largestNeed(offering int) int64 {
+// maxPlacesNeeded returns the largest number of pods that a group needs at once and an offering admits, and 1 if there is no such group.
+func (v *View) maxPlacesNeeded(offering int) int64 {
 	need := int64(1)
 	for i := range v.Groups {
 		if slices.ContainsFunc(v.Groups[i].Classes, func(c int) bool {
@@ -72,7 +72,7 @@ func (v *View) cheapestUseful(pool int, classes []planner.Class) int {
 			continue
 		}
 		if slices.ContainsFunc(classes, func(c planner.Class) bool {
-			return c.Blocked == nil && slices.Contains(c.Offerings, j) && v.holds(o, &c)
+			return c.Blocked == nil && slices.Contains(c.Offerings, j) && v.holdsPodOf(o, &c)
 		}) {
 			best = j
 		}
@@ -80,8 +80,8 @@ func (v *View) cheapestUseful(pool int, classes []planner.Class) int {
 	return best
 }
 
-// holds reports whether an empty machine of the offering has what one pod of the class requests.
-func (v *View) holds(o *planner.Offering, c *planner.Class) bool {
+// holdsPodOf reports whether an empty machine of the offering has what one pod of the class requests.
+func (v *View) holdsPodOf(o *planner.Offering, c *planner.Class) bool {
 	if !o.Free.Covers(c.Requests) {
 		return false
 	}

@@ -23,8 +23,8 @@ const (
 	Booked = 10 * time.Minute
 )
 
-// requested returns the classes of the pods that stand for ProvisioningRequests, and sets v.Requested.
-func (v *View) requested(c *facts.Cluster, shapes *shapes, storage *records.Storage) []*waitingClass {
+// requestedClasses returns the classes of the pods that stand for ProvisioningRequests, and sets v.Requested.
+func (v *View) requestedClasses(c *facts.Cluster, shapes *shapes, storage *records.Storage) []*waitingClass {
 	v.Requested = nil
 	var classes []*waitingClass
 	consumers, room := c.Consumers(), int64(MaxRequested)
@@ -34,15 +34,15 @@ func (v *View) requested(c *facts.Cluster, shapes *shapes, storage *records.Stor
 			continue
 		}
 		v.Requested = append(v.Requested, r)
-		classes = append(classes, r.pending(c, shapes, storage, consumers[r.Namespace+"/"+r.Name], room)...)
+		classes = append(classes, r.pendingClasses(c, shapes, storage, consumers[r.Namespace+"/"+r.Name], room)...)
 		room -= int64(len(r.Pods))
 	}
 	return classes
 }
 
-// pending returns the classes of the pods that stand for a request, and sets everything that is known of it. room is how many pods the plan may still have. Hundreds of requests for thousands of pods may
+// pendingClasses returns the classes of the pods that stand for a request, and sets everything that is known of it. room is how many pods the plan may still have. Hundreds of requests for thousands of pods may
 // wait, so pods are made only if there is room for all.
-func (r *Requested) pending(c *facts.Cluster, shapes *shapes, storage *records.Storage, consumers []*corev1.Pod, room int64) []*waitingClass {
+func (r *Requested) pendingClasses(c *facts.Cluster, shapes *shapes, storage *records.Storage, consumers []*corev1.Pod, room int64) []*waitingClass {
 	asks := make([]*shape, len(r.Sets))
 	for i := range r.Sets {
 		r.Wants += int64(r.Sets[i].Count)
@@ -51,12 +51,12 @@ func (r *Requested) pending(c *facts.Cluster, shapes *shapes, storage *records.S
 		}
 		pod := facts.VirtualPod(r.Request, i, 0)
 		c.BeginVisit("Pod", pod)
-		asks[i] = shapes.of(pod)
+		asks[i] = shapes.shapeOf(pod)
 		if !claims.RequestsGPU(&pod.Spec) && r.NoGPU == "" {
 			r.NoGPU = r.Sets[i].TemplateName
 		}
 	}
-	taken := r.take(asks, shapes, consumers)
+	taken := r.assignConsumers(asks, shapes, consumers)
 	over := r.Expired(c.Now) || r.Is(provreq.Provisioned) && !c.Now.Before(r.Since(provreq.Provisioned).Add(Booked))
 	if r.NoGPU != "" || slices.Contains(asks, nil) || r.Wants > MaxRequested || over {
 		return nil
@@ -74,18 +74,18 @@ func (r *Requested) pending(c *facts.Cluster, shapes *shapes, storage *records.S
 			pod := facts.VirtualPod(r.Request, i, int(n))
 			w.pods, r.Pods = append(w.pods, pod), append(r.Pods, facts.PodName(pod))
 		}
-		w.volumes, w.found = storage.Of(w.pods[0]), shapes.selections.of(w.pods[0])
+		w.volumes, w.matched = storage.Of(w.pods[0]), shapes.selections.matching(w.pods[0])
 		classes = append(classes, w)
 	}
 	return classes
 }
 
-// take returns how many pods of each set exist. A pod takes the room of a pod with the same requests if there is any left, or else of any pod.
-func (r *Requested) take(asks []*shape, shapes *shapes, consumers []*corev1.Pod) []int32 {
+// assignConsumers returns how many pods of each set exist. A pod takes the room of a pod with the same requests if there is any left, or else of any pod.
+func (r *Requested) assignConsumers(asks []*shape, shapes *shapes, consumers []*corev1.Pod) []int32 {
 	taken := make([]int32, len(asks))
 	slices.SortFunc(consumers, facts.ComparePods)
 	equal := func(pod *corev1.Pod, s *shape) bool {
-		is := shapes.turn(pod)
+		is := shapes.sketchOf(pod)
 		return s != nil && is.gpu == s.gpu && is.gpuMemory == s.gpuMemory && facts.RequestsOf(pod, is.gpu) == facts.RequestsOf(s.pod(), s.gpu)
 	}
 	for _, same := range []bool{true, false} {
@@ -107,13 +107,13 @@ func (r *Requested) take(asks []*shape, shapes *shapes, consumers []*corev1.Pod)
 	return taken
 }
 
-// request adapts the class of pods that stand for a ProvisioningRequest. a is their admission.
-func (v *View) request(class *planner.Class, w *waitingClass, a *admission) {
+// adaptToRequest adapts the class of pods that stand for a ProvisioningRequest. a is their admission.
+func (v *View) adaptToRequest(class *planner.Class, w *waitingClass, a *admission) {
 	r := w.request
 	r.classes, r.launchable = append(r.classes, len(v.Classes)), append(r.launchable, class.Offerings)
-	if !a.ours(w) {
+	if !a.isOurs(w) {
 		class.Blocked = &planner.Refusal{Reason: planner.ReasonLeftToKarpenter, Message: fmt.Sprintf(
-			"only NodePool %s, which Karpenter serves, admits its pods: use a PodTemplate that a NodePool of Karve's admits", a.stock)}
+			"only NodePool %s, which Karpenter serves, admits its pods: use a PodTemplate that a NodePool of Karve's admits", a.karpenterPool)}
 	}
 	if r.Class != provreq.CheckCapacity {
 		return
@@ -121,7 +121,7 @@ func (v *View) request(class *planner.Class, w *waitingClass, a *admission) {
 	class.Offerings, class.Unserved = nil, &planner.Refusal{Reason: planner.ReasonNoPool, Message: "there is no free room for it on the nodes that have started"}
 	class.Nodes = slices.DeleteFunc(class.Nodes, v.Starting)
 	if !r.Is(provreq.Provisioned) {
-		class.Priority = lowest // It looks for room that nobody else needs.
+		class.Priority = headroomPriority // It looks for room that nobody else needs.
 	}
 }
 

@@ -36,8 +36,8 @@ type queuedClass struct {
 	since    time.Time
 }
 
-// count returns the work of planning for the class, in terms, without that of the selectors in seen. Each class of a group counts, because groups are different even if their pods are equal.
-func (t *queuedClass) count(seen map[string]bool) int {
+// planWork returns the work of planning for the class, in terms, without that of the selectors in seen. Each class of a group counts, because groups are different even if their pods are equal.
+func (t *queuedClass) planWork(seen map[string]bool) int {
 	n, own := 0, map[string]bool{}
 	for s := range t.shapes {
 		n += s.load
@@ -54,21 +54,21 @@ func (t *queuedClass) count(seen map[string]bool) int {
 	return n
 }
 
-func (t *queuedClass) see(seen map[string]bool) {
+func (t *queuedClass) markSeen(seen map[string]bool) {
 	for s := range t.shapes {
-		s.see(seen)
+		s.markSeen(seen)
 	}
 }
 
 // queueKey returns the key of a pod's class in the queue. It is "" if the pod does not queue.
 func (g *grouping) queueKey(pod *corev1.Pod, s *shape) string {
-	if of := g.whole(pod); of != nil && !of.large() {
+	if of := g.plannedWith(pod); of != nil && !of.isTooLarge() {
 		return "\x00" + of.key.String()
 	}
 	if !s.hasTerms() {
 		return ""
 	}
-	return pod.Namespace + "/" + s.turn
+	return pod.Namespace + "/" + s.queueText
 }
 
 // fairShare splits pods into those to plan for now and those that wait for the next round. It takes whole classes and groups in the order of the queue. New
@@ -76,16 +76,16 @@ func (g *grouping) queueKey(pod *corev1.Pod, s *shape) string {
 // also take turns, so a namespace with thousands of classes does not delay the others. Pods without terms, and pods that are moving, with their groups, are always
 // planned for.
 func fairShare(c *facts.Cluster, groups *grouping, pods []waitingPod, moving moving) (now []waitingPod, later []*corev1.Pod) {
-	groups.measure(pods)
+	groups.measureGroups(pods)
 	urgent := map[*group]bool{}
 	for _, p := range pods {
 		if moving[p.pod] {
-			urgent[groups.whole(p.pod)] = true
+			urgent[groups.plannedWith(p.pod)] = true
 		}
 	}
 	classes := map[string]*queuedClass{}
 	for _, p := range pods {
-		of, key := groups.whole(p.pod), groups.queueKey(p.pod, p.shape)
+		of, key := groups.plannedWith(p.pod), groups.queueKey(p.pod, p.shape)
 		if key == "" || moving[p.pod] || of != nil && urgent[of] {
 			now = append(now, p)
 			continue
@@ -95,7 +95,7 @@ func fairShare(c *facts.Cluster, groups *grouping, pods []waitingPod, moving mov
 			t = &queuedClass{key: key, shapes: map[*shape]bool{}, place: c.Queue.Place(key), priority: schedulinghelper.PodPriority(p.pod), since: p.pod.CreationTimestamp.Time}
 			classes[key] = t
 		}
-		if of != nil && !of.large() {
+		if of != nil && !of.isTooLarge() {
 			t.group = of
 		}
 		t.pods, t.shapes[p.shape], t.priority = append(t.pods, p), true, max(t.priority, schedulinghelper.PodPriority(p.pod))
@@ -105,8 +105,8 @@ func fairShare(c *facts.Cluster, groups *grouping, pods []waitingPod, moving mov
 	}
 	total, seen := 0, map[string]bool{}
 	for _, t := range classes {
-		total += t.count(seen)
-		t.see(seen)
+		total += t.planWork(seen)
+		t.markSeen(seen)
 	}
 	if total <= maxTerms {
 		return pods, nil
@@ -114,7 +114,7 @@ func fairShare(c *facts.Cluster, groups *grouping, pods []waitingPod, moving mov
 	used := 0
 	clear(seen)
 	for _, t := range fairOrder(classes) {
-		terms := t.count(seen)
+		terms := t.planWork(seen)
 		if used > 0 && used+terms > maxTerms {
 			for _, p := range t.pods {
 				later = append(later, p.pod)
@@ -122,17 +122,17 @@ func fairShare(c *facts.Cluster, groups *grouping, pods []waitingPod, moving mov
 			continue
 		}
 		used += terms
-		t.see(seen)
+		t.markSeen(seen)
 		now = append(now, t.pods...)
 	}
 	slices.SortFunc(later, facts.ComparePods)
 	return now, later
 }
 
-func (g *grouping) measure(pods []waitingPod) {
+func (g *grouping) measureGroups(pods []waitingPod) {
 	classes := map[*group]*queuedClass{}
 	for _, p := range pods {
-		of := g.whole(p.pod)
+		of := g.plannedWith(p.pod)
 		if of == nil {
 			continue
 		}
@@ -142,7 +142,7 @@ func (g *grouping) measure(pods []waitingPod) {
 		classes[of].shapes[p.shape] = true
 	}
 	for of, t := range classes {
-		of.terms = t.count(nil)
+		of.terms = t.planWork(nil)
 	}
 }
 
@@ -193,7 +193,7 @@ func (v *View) NextQueue(before facts.ClassQueue, plan planner.Plan) facts.Class
 	for _, name := range slices.Sorted(maps.Keys(v.Pods)) {
 		keep(v.Pods[name])
 	}
-	served := slices.Clone(v.strange)
+	served := slices.Clone(v.leftPods)
 	for _, u := range plan.Unplaced {
 		if pod := v.Pods[u.Pod]; pod != nil {
 			served = append(served, pod)

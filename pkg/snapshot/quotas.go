@@ -34,8 +34,8 @@ func (q quota) String() string {
 	return fmt.Sprintf("host port %d/%s", q.port.Number, q.port.Protocol)
 }
 
-// each returns the amount for machines that do not report one: 0 for a resource, 1 for a port, and no limit for volumes and for GPUs of other kinds.
-func (q quota) each() int64 {
+// defaultAmount returns the amount for machines that do not report one: 0 for a resource, 1 for a port, and no limit for volumes and for GPUs of other kinds.
+func (q quota) defaultAmount() int64 {
 	switch {
 	case q.resource != "":
 		return 0
@@ -45,8 +45,8 @@ func (q quota) each() int64 {
 	return 1
 }
 
-// taken returns what each pod of the class uses. mixed reports whether machines have MIG instances of several resources.
-func (w *waitingClass) taken(mixed bool) map[quota]int64 {
+// quotasTaken returns what each pod of the class uses. mixed reports whether machines have MIG instances of several resources.
+func (w *waitingClass) quotasTaken(mixed bool) map[quota]int64 {
 	taken := map[quota]int64{}
 	for name := range w.demand.Requests {
 		if n := facts.ValueOf(w.demand.Requests, name); (facts.IsExtended(name, w.gpu) || mixed && facts.IsInstance(name)) && n > 0 {
@@ -64,10 +64,10 @@ func (w *waitingClass) taken(mixed bool) map[quota]int64 {
 	return taken
 }
 
-// quotas sets the quotas of the view: what pods use, and how much of it offerings and nodes have.
-func (v *View) quotas(c *facts.Cluster, rooms []room, waiting []*waitingClass, storage *records.Storage) {
-	mixed, orders := v.mixes(rooms), v.gpuOrders(rooms, waiting)
-	asked := v.asked(waiting, mixed)
+// addQuotas sets the quotas of the view: what pods use, and how much of it offerings and nodes have.
+func (v *View) addQuotas(c *facts.Cluster, rooms []room, waiting []*waitingClass, storage *records.Storage) {
+	mixed, orders := v.hasMixedInstances(rooms), v.gpuOrders(rooms, waiting)
+	asked := v.quotasAsked(waiting, mixed)
 	for kind := range orders {
 		asked[kind.String()] = quota{gpus: kind}
 	}
@@ -77,16 +77,16 @@ func (v *View) quotas(c *facts.Cluster, rooms []room, waiting []*waitingClass, s
 	var quotas []quota
 	for _, name := range slices.Sorted(maps.Keys(asked)) {
 		quotas = append(quotas, asked[name])
-		v.Quotas = append(v.Quotas, planner.Quota{Name: name, Each: asked[name].each()})
+		v.Quotas = append(v.Quotas, planner.Quota{Name: name, Each: asked[name].defaultAmount()})
 	}
 	takes := func(w *waitingClass, class *planner.Class, taken map[quota]int64) {
 		share := shareOf(nil, class.Requests.Replicas)
 		if w != nil {
-			taken, share = w.taken(mixed), shareOf(w.claim, class.Requests.Replicas)
+			taken, share = w.quotasTaken(mixed), shareOf(w.claim, class.Requests.Replicas)
 		}
-		class.Quotas = amountsOf(quotas, func(q quota) (int64, bool) {
+		class.Quotas = quotaAmounts(quotas, func(q quota) (int64, bool) {
 			if order := orders[q.gpus]; order != nil {
-				return order.takes(share), true
+				return order.weightOf(share), true
 			}
 			n, ok := taken[q]
 			return n, ok
@@ -102,29 +102,29 @@ func (v *View) quotas(c *facts.Cluster, rooms []room, waiting []*waitingClass, s
 	limits := records.AttachableOf(c)
 	for i, o := range v.Offerings {
 		kind, _ := o.gpuKind(&v.Pools[v.Snapshot.Offerings[i].Pool])
-		v.Snapshot.Offerings[i].Quotas = amountsOf(quotas, func(q quota) (int64, bool) {
+		v.Snapshot.Offerings[i].Quotas = quotaAmounts(quotas, func(q quota) (int64, bool) {
 			if order := orders[q.gpus]; order != nil {
-				return order.has(kind.count) - order.takes(shareOf(nil, o.Daemons.Replicas)), q.gpus == kind
+				return order.quotaOf(kind.count) - order.weightOf(shareOf(nil, o.Daemons.Replicas)), q.gpus == kind
 			}
-			return o.has(q, limits)
+			return o.quotaAmount(q, limits)
 		})
 	}
 	for i := range rooms {
 		kind, _ := rooms[i].gpuKind()
-		v.Nodes[i].Quotas = amountsOf(quotas, func(q quota) (int64, bool) {
+		v.Nodes[i].Quotas = quotaAmounts(quotas, func(q quota) (int64, bool) {
 			if order := orders[q.gpus]; order != nil {
 				if q.gpus != kind {
 					return 0, false
 				}
-				return order.left(&rooms[i]), true
+				return order.quotaLeft(&rooms[i]), true
 			}
-			return rooms[i].has(q, limits, storage)
+			return rooms[i].quotaAmount(q, limits, storage)
 		})
 	}
 }
 
-// asked returns the quotas that pending pods and reserves use, by name.
-func (v *View) asked(waiting []*waitingClass, mixed bool) map[string]quota {
+// quotasAsked returns the quotas that pending pods and reserves use, by name.
+func (v *View) quotasAsked(waiting []*waitingClass, mixed bool) map[string]quota {
 	asked := map[string]quota{}
 	all := slices.Clone(waiting)
 	for i := range v.Reserves {
@@ -135,15 +135,15 @@ func (v *View) asked(waiting []*waitingClass, mixed bool) map[string]quota {
 		}
 	}
 	for _, w := range all {
-		for q := range w.taken(mixed) {
+		for q := range w.quotasTaken(mixed) {
 			asked[q.String()] = q
 		}
 	}
 	return asked
 }
 
-// amountsOf returns the amounts for which has returns true, at least 0 each.
-func amountsOf(all []quota, has func(quota) (int64, bool)) []planner.Amount {
+// quotaAmounts returns the amounts for which has returns true, at least 0 each.
+func quotaAmounts(all []quota, has func(quota) (int64, bool)) []planner.Amount {
 	var amounts []planner.Amount
 	for i, q := range all {
 		if n, ok := has(q); ok {
@@ -153,8 +153,8 @@ func amountsOf(all []quota, has func(quota) (int64, bool)) []planner.Amount {
 	return amounts
 }
 
-// has returns the amount that a machine of the offering has of a quota. It returns false if it is the amount of each.
-func (o *Offering) has(q quota, limits *records.Attachable) (int64, bool) {
+// quotaAmount returns the amount that a machine of the offering has of a quota. It returns false if it is the amount of each.
+func (o *Offering) quotaAmount(q quota, limits *records.Attachable) (int64, bool) {
 	switch {
 	case facts.IsInstance(q.resource):
 		return o.instancesLeft(q.resource), true
@@ -167,8 +167,8 @@ func (o *Offering) has(q quota, limits *records.Attachable) (int64, bool) {
 	return 0, slices.ContainsFunc(o.daemons, func(d *records.Demand) bool { return slices.Contains(facts.HostPorts(d.Pod), q.port) })
 }
 
-// has returns the amount of a quota that is left on the node. It returns false if it is the amount of each.
-func (r *room) has(q quota, limits *records.Attachable, storage *records.Storage) (int64, bool) {
+// quotaAmount returns the amount of a quota that is left on the node. It returns false if it is the amount of each.
+func (r *room) quotaAmount(q quota, limits *records.Attachable, storage *records.Storage) (int64, bool) {
 	switch {
 	case facts.IsInstance(q.resource):
 		return r.instancesLeft(q.resource), true
@@ -185,8 +185,8 @@ func (r *room) has(q quota, limits *records.Attachable, storage *records.Storage
 	return 0, r.use.Ports[q.port] || slices.ContainsFunc(r.daemons, func(d *records.Demand) bool { return slices.Contains(facts.HostPorts(d.Pod), q.port) })
 }
 
-// mixes reports whether an offering or a room has instances of several resources.
-func (v *View) mixes(rooms []room) bool {
+// hasMixedInstances reports whether an offering or a room has instances of several resources.
+func (v *View) hasMixedInstances(rooms []room) bool {
 	return slices.ContainsFunc(v.Offerings, func(o *Offering) bool { return o.instances != nil }) ||
 		slices.ContainsFunc(rooms, func(r room) bool { return r.instances != nil })
 }

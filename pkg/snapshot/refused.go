@@ -20,15 +20,15 @@ func RefusalOf(c *facts.Cluster, p *Pool, o *Offering) *v1alpha1.RefusedOffering
 	refused := c.Refused[p.Class.Name]
 	for i := range refused {
 		r := &refused[i]
-		if c.Now.Before(r.NotBefore.Time) && (last == nil || last.NotBefore.Before(&r.NotBefore)) && refusalsAbout(c, r, p, o) {
+		if c.Now.Before(r.NotBefore.Time) && (last == nil || last.NotBefore.Before(&r.NotBefore)) && isAbout(c, r, p, o) {
 			last = r
 		}
 	}
 	return last
 }
 
-// refusedAs returns why the offering must not be launched now because of an earlier refusal, or nil if it may be.
-func refusedAs(c *facts.Cluster, p *Pool, o *Offering) *planner.Refusal {
+// earlierRefusal returns why the offering must not be launched now because of an earlier refusal, or nil if it may be.
+func earlierRefusal(c *facts.Cluster, p *Pool, o *Offering) *planner.Refusal {
 	switch r := RefusalOf(c, p, o); {
 	case r == nil:
 		return nil
@@ -47,7 +47,7 @@ func refusedAs(c *facts.Cluster, p *Pool, o *Offering) *planner.Refusal {
 	}
 }
 
-func refusalsAbout(c *facts.Cluster, r *v1alpha1.RefusedOffering, p *Pool, o *Offering) bool {
+func isAbout(c *facts.Cluster, r *v1alpha1.RefusedOffering, p *Pool, o *Offering) bool {
 	state := c.NodeClasses[p.Class.Spec.NodeClassRef]
 	if r.NodeClassGeneration != 0 && r.NodeClassGeneration != state.Generation {
 		return false // The node class has changed since then.
@@ -55,11 +55,11 @@ func refusalsAbout(c *facts.Cluster, r *v1alpha1.RefusedOffering, p *Pool, o *Of
 	if r.Reservation != "" && r.Reservation != o.Reservation {
 		return false
 	}
-	if !covers(r.Zone, o.Zone) || !covers(r.CapacityType, o.CapacityType) {
+	if !anyOrEqual(r.Zone, o.Zone) || !anyOrEqual(r.CapacityType, o.CapacityType) {
 		return false
 	}
 	if r.Reason != v1alpha1.RefusalVCPULimit && r.Reason != v1alpha1.RefusalSpotQuota {
-		return covers(r.InstanceType, o.Type.Name)
+		return anyOrEqual(r.InstanceType, o.Type.Name)
 	}
 	named := catalog.Named(state.InstanceTypes, r.InstanceType)
 	ref := p.Class.Spec.NodeClassRef
@@ -67,5 +67,5 @@ func refusalsAbout(c *facts.Cluster, r *v1alpha1.RefusedOffering, p *Pool, o *Of
 	return cloud.Group(r.InstanceType) == cloud.Group(o.Type.Name) && (named == nil || o.Type.Capacity.MilliCPU >= named.Capacity.MilliCPU)
 }
 
-// covers reports whether an instance type, zone or capacity type of a refusal includes that of the offering.
-func covers(refused, offered string) bool { return refused == v1alpha1.Any || refused == offered }
+// anyOrEqual reports whether an instance type, zone or capacity type of a refusal includes that of the offering.
+func anyOrEqual(refused, offered string) bool { return refused == v1alpha1.Any || refused == offered }

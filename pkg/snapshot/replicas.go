@@ -16,10 +16,10 @@ import (
 	"karve.sh/karve/pkg/snapshot/records"
 )
 
-// perGPU returns the number of replicas of each GPU of a pool's machine. The scheduler ignores device memory and may put any pods on any replicas. If the
+// replicasPerGPU returns the number of replicas of each GPU of a pool's machine. The scheduler ignores device memory and may put any pods on any replicas. If the
 // class sets a range, the number is therefore as many in the range as fit if each replica uses the device memory of the largest pod that the pool admits. If
 // that is unknown, it is the minimum.
-func (p *Pool) perGPU(share v1alpha1.Share, memoryMiB int64) int64 {
+func (p *Pool) replicasPerGPU(share v1alpha1.Share, memoryMiB int64) int64 {
 	if p.footprint <= 0 {
 		return share.Least
 	}
@@ -32,7 +32,7 @@ func shareGPUs(c *facts.Cluster, p *Pool) {
 	p.footprint = footprintOf(c, p)
 	for i := range p.Offerings {
 		if o := &p.Offerings[i]; o.Daemons.Replicas == 0 {
-			o.ReplicasPerGPU = p.perGPU(o.Share, o.Type.GPU.UsableMiB())
+			o.ReplicasPerGPU = p.replicasPerGPU(o.Share, o.Type.GPU.UsableMiB())
 		}
 	}
 }
@@ -67,7 +67,7 @@ type footprint struct {
 func (f *footprint) nodeLoad() int {
 	load, counted := 0, map[*shape]bool{}
 	count := func(pod *corev1.Pod) {
-		if s := f.shapes.turn(pod); !counted[s] {
+		if s := f.shapes.sketchOf(pod); !counted[s] {
 			counted[s] = true
 			load += s.nodeLoad
 		}
@@ -90,7 +90,7 @@ func (f *footprint) addRunning() bool {
 		return s != nil && s.Node.Labels[karpv1.NodePoolLabelKey] == f.pool.NodePool.Name
 	}
 	for _, h := range f.index.Bound() {
-		if s := f.shapes.turn(h.Pod); s.gpu == f.pool.Resource() && (f.admits(s) || slices.ContainsFunc(h.On.Numbers, onPool)) && !f.add(s) {
+		if s := f.shapes.sketchOf(h.Pod); s.gpu == f.pool.Resource() && (f.admits(s) || slices.ContainsFunc(h.On.Numbers, onPool)) && !f.add(s) {
 			return false
 		}
 	}
@@ -104,9 +104,9 @@ func (f *footprint) addWaiting(storage *records.Storage) bool {
 		if !claims.RequestsGPU(&pod.Spec) || facts.ExcessWhy(pod) != "" { // Nothing is planned for pods beyond a bound.
 			continue
 		}
-		s := f.shapes.turn(pod)
+		s := f.shapes.sketchOf(pod)
 		if _, known := fits[s]; !known {
-			fits[s] = s.gpu == f.pool.Resource() && f.admits(s) && f.pool.takes(s)
+			fits[s] = s.gpu == f.pool.Resource() && f.admits(s) && f.pool.emptyMachineHolds(s)
 		}
 		if fits[s] && storage.Of(pod).Refusal() == nil && !f.add(s) {
 			return false
@@ -130,12 +130,12 @@ func (p *Pool) admitsShape(s *shape) bool {
 	if s.claim != nil && (!p.Class.Spec.Sharing.UsesDRA() || s.claim.Refusal != "") {
 		return false
 	}
-	_, err := p.admitting(&s.demand, s.gpu)
+	_, err := p.admittingOfferings(&s.demand, s.gpu)
 	return err == nil
 }
 
-// takes reports whether an empty machine of the pool is large enough for a pod of the shape. Like the scheduler, it ignores device memory.
-func (p *Pool) takes(s *shape) bool {
+// emptyMachineHolds reports whether an empty machine of the pool is large enough for a pod of the shape. Like the scheduler, it ignores device memory.
+func (p *Pool) emptyMachineHolds(s *shape) bool {
 	asks := facts.ResourcesOf(s.demand.Requests, s.gpu)
 	return slices.ContainsFunc(p.Offerings, func(o Offering) bool {
 		has := o.Free()
@@ -144,7 +144,7 @@ func (p *Pool) takes(s *shape) bool {
 	})
 }
 
-// shareGPUs sets MostPerGPU of each machine.
+// shareGPUs sets MaxPerGPU of each machine.
 func (v *View) shareGPUs() {
 	pools := map[string]*Pool{}
 	for i := range v.Pools {
@@ -161,14 +161,14 @@ func (v *View) shareGPUs() {
 		if p == nil || m.Type == nil || m.Promise.Resource != p.Resource() {
 			continue
 		}
-		m.MostPerGPU = math.MaxInt64
+		m.MaxPerGPU = math.MaxInt64
 		for _, t := range append([]*catalog.InstanceType{m.Type}, m.Others...) {
 			if share, ok := p.Class.Spec.Sharing.ShareWith(m.Promise.MIG, t.GPU.Name, t.GPU.MemoryMiB, t.GPU.Count); ok {
-				m.MostPerGPU = min(m.MostPerGPU, p.perGPU(share, m.LeastMemoryMiB(t)))
+				m.MaxPerGPU = min(m.MaxPerGPU, p.replicasPerGPU(share, m.MinMemoryMiB(t)))
 			}
 		}
-		if m.MostPerGPU == math.MaxInt64 { // The class cannot share its GPUs now.
-			m.MostPerGPU = m.Promise.ReplicasPerGPU
+		if m.MaxPerGPU == math.MaxInt64 { // The class cannot share its GPUs now.
+			m.MaxPerGPU = m.Promise.ReplicasPerGPU
 		}
 	}
 }

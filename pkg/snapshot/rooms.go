@@ -122,17 +122,17 @@ type roomMemo struct {
 
 // roomInput is what the room of a machine depends on beside its NodeClaim, its node, its pods and its instance types.
 type roomInput struct {
-	mostPerGPU int64
-	raised     bool
-	settling   bool
-	daemons    facts.Identity[appsv1.DaemonSet]
+	maxPerGPU int64
+	raised    bool
+	settling  bool
+	daemons   facts.Identity[appsv1.DaemonSet]
 }
 
 // maxRefuses limits the number of cached answers for each room.
 const maxRefuses = 256
 
-// refusing reports whether a room refuses pods with a demand. The key identifies the demand.
-func (m *roomMemo) refusing(key string, d *records.Demand) bool {
+// refusesDemand reports whether a room refuses pods with a demand. The key identifies the demand.
+func (m *roomMemo) refusesDemand(key string, d *records.Demand) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	refuses, known := m.refuses[key]
@@ -142,7 +142,7 @@ func (m *roomMemo) refusing(key string, d *records.Demand) bool {
 	if len(m.refuses) >= maxRefuses || m.refuses == nil {
 		m.refuses = map[string]bool{}
 	}
-	refuses = d.Refusal(m.room.taints, m.room.nodeName, m.room.shown()) != nil
+	refuses = d.Refusal(m.room.taints, m.room.nodeName, m.room.nodeLabels()) != nil
 	m.refuses[key] = refuses
 	return refuses
 }
@@ -162,7 +162,7 @@ func machineRoom(c *facts.Cluster, m *records.Machine, daemons []records.Demand)
 	if m.Leaving() || lifecycle.Of(state).Room == lifecycle.NoRoom || m.Assumed.Cordoned || m.Closed() {
 		return room{}, false
 	}
-	given := roomInput{mostPerGPU: m.MostPerGPU, raised: m.Raised(c.Now), settling: m.Settling(c.Now)}
+	given := roomInput{maxPerGPU: m.MaxPerGPU, raised: m.Raised(c.Now), settling: m.Settling(c.Now)}
 	if given.settling {
 		given.daemons = facts.IdentityOf(c.DaemonSets)
 	}
@@ -244,14 +244,16 @@ func startingRoom(m *records.Machine, daemons []records.Demand, raised bool) roo
 func (r *room) expectLabels(m *records.Machine, daemons []records.Demand) {
 	shown := m.LabelsWithDoubts()
 	r.daemons = slices.DeleteFunc(records.DaemonsOn(daemons, r.taints, r.nodeName, shown, facts.ResourcesOf(m.Node.Status.Allocatable, r.gpu), r.gpu), func(d *records.Demand) bool {
-		return !d.Later || d.Refusal(r.taints, r.nodeName, r.shown()) == nil
+		return !d.Later || d.Refusal(r.taints, r.nodeName, r.nodeLabels()) == nil
 	})
 	r.labels, r.doubts = shown.Known, shown.Doubts
 	coming := records.Overhead(r.daemons, r.gpu)
 	r.node.Free, r.held = facts.AtLeastZero(facts.Minus(r.node.Free, coming)), r.held+coming.Replicas
 }
 
-func (r *room) shown() nodelabels.Labels { return nodelabels.Labels{Known: r.labels, Doubts: r.doubts} }
+func (r *room) nodeLabels() nodelabels.Labels {
+	return nodelabels.Labels{Known: r.labels, Doubts: r.doubts}
+}
 
 // resources returns the GPU resources of the room. Slots have one name for all sizes.
 func (r *room) resources() []corev1.ResourceName {

@@ -33,13 +33,13 @@ type rules struct {
 	roomOf map[string]int
 }
 
-func (v *View) rules(rooms []room, running *running, waiting []*waitingClass) *rules {
+func (v *View) newRules(rooms []room, running *running, waiting []*waitingClass) *rules {
 	r := &rules{
 		view: v, rooms: rooms, running: running, waiting: waiting, topologies: map[string]int{}, made: map[string]int{}, roomOf: map[string]int{},
 		foundBy: map[string][]int{}, eligibility: map[string][]int{},
 	}
 	for i, w := range waiting {
-		for _, n := range w.found {
+		for _, n := range w.matched {
 			key := running.selections.keys[n]
 			r.foundBy[key] = append(r.foundBy[key], i)
 		}
@@ -51,7 +51,7 @@ func (v *View) rules(rooms []room, running *running, waiting []*waitingClass) *r
 	}
 	asked := map[string]bool{}
 	for _, w := range waiting {
-		for _, part := range [][]term{w.required(), w.terms.affinity, w.terms.spread} {
+		for _, part := range [][]term{w.requiredTerms(), w.terms.affinity, w.terms.spread} {
 			for i := range part {
 				if !part[i].perNode() {
 					asked[part[i].key] = true
@@ -61,7 +61,7 @@ func (v *View) rules(rooms []room, running *running, waiting []*waitingClass) *r
 	}
 	values := r.valuesOf(asked)
 	for _, key := range slices.Sorted(maps.Keys(asked)) {
-		r.topology(key, values[key])
+		r.addTopology(key, values[key])
 	}
 	if len(r.domains) == 0 {
 		return r
@@ -75,9 +75,9 @@ func (v *View) rules(rooms []room, running *running, waiting []*waitingClass) *r
 	return r
 }
 
-// topology adds a label with all values that nodes have or could have. Nodes that admit no pending pods also count: pods may run there, and the
+// addTopology adds a label with all values that nodes have or could have. Nodes that admit no pending pods also count: pods may run there, and the
 // scheduler counts their domains for topology spread.
-func (r *rules) topology(key string, values map[string]bool) {
+func (r *rules) addTopology(key string, values map[string]bool) {
 	topology := planner.Topology{Key: key, Domains: slices.Sorted(maps.Keys(values))}
 	index := make(map[string]int, len(values))
 	for i, value := range topology.Domains {
@@ -128,21 +128,21 @@ func (r *rules) domainsOf(labels map[string]string) []int {
 	return domains
 }
 
-// place limits the class to the places that its terms and the running pods allow, independent of the rest of the plan, and adds its rules and
+// placeClass limits the class to the places that its terms and the running pods allow, independent of the rest of the plan, and adds its rules and
 // preferences. If no place is left, it blocks the class.
-func (r *rules) place(class int) {
+func (r *rules) placeClass(class int) {
 	c, w := &r.view.Classes[class], r.waiting[class]
 	if c.Blocked != nil || len(c.Offerings)+len(c.Nodes) == 0 {
 		return
 	}
-	required := w.required()
+	required := w.requiredTerms()
 	for i := range required {
 		t := &required[i]
 		if t.kind == planner.Apart || t.perNode() {
 			continue
 		}
 		offered := len(c.Offerings) > 0
-		if r.keep(c, func(_ string, labels map[string]string) bool { _, ok := labels[t.key]; return ok }); offered && len(c.Offerings) == 0 {
+		if r.keepPlaces(c, func(_ string, labels map[string]string) bool { _, ok := labels[t.key]; return ok }); offered && len(c.Offerings) == 0 {
 			c.Unserved = &planner.Refusal{Reason: planner.ReasonRule, Message: fmt.Sprintf("%s: no machine that could be launched has that label", t.name())}
 		}
 		if len(c.Offerings)+len(c.Nodes) == 0 {
@@ -151,8 +151,8 @@ func (r *rules) place(class int) {
 		}
 	}
 	offered := len(c.Offerings) > 0
-	avoided := r.running.avoided(w.found, slices.DeleteFunc(slices.Clone(w.terms.required), func(t term) bool { return t.kind != planner.Apart }))
-	if r.keep(c, func(node string, labels map[string]string) bool { return !avoided.holds(node, labels) }); len(c.Offerings)+len(c.Nodes) == 0 {
+	avoided := r.running.avoided(w.matched, slices.DeleteFunc(slices.Clone(w.terms.required), func(t term) bool { return t.kind != planner.Apart }))
+	if r.keepPlaces(c, func(node string, labels map[string]string) bool { return !avoided.holds(node, labels) }); len(c.Offerings)+len(c.Nodes) == 0 {
 		c.Blocked = &planner.Refusal{Reason: planner.ReasonRule, Message: fmt.Sprintf(
 			"podAntiAffinity, its own or that of pods that run, keeps it out of every place (%s)", avoided.String())}
 		return
@@ -166,31 +166,31 @@ func (r *rules) place(class int) {
 		c.Unserved = &planner.Refusal{Reason: planner.ReasonRule, Message: "podAntiAffinity, its own, that of pods that run or that of a DaemonSet, keeps it off every machine that could be launched"}
 	}
 	for i := range required {
-		r.add(class, &required[i], false)
+		r.addRule(class, &required[i], false)
 	}
-	r.preferences(class)
+	r.addPreferences(class)
 }
 
 // keepFromDaemons removes the class's machines that will run a DaemonSet pod with which the class may not share a machine.
 func (r *rules) keepFromDaemons(c *planner.Class, w *waitingClass) {
-	if !r.running.mindsDaemons(w) {
+	if !r.running.mayAvoidDaemons(w) {
 		return
 	}
 	repelled := func(daemons []*records.Demand, labels map[string]string) bool {
-		return slices.ContainsFunc(daemons, func(d *records.Demand) bool { return r.running.repelled(w, d.Pod, labels) })
+		return slices.ContainsFunc(daemons, func(d *records.Demand) bool { return r.running.isRepelledBy(w, d.Pod, labels) })
 	}
-	limit(c, func(i int) bool { return !repelled(r.view.Offerings[i].daemons, r.view.Offerings[i].Labels) },
+	limitPlaces(c, func(i int) bool { return !repelled(r.view.Offerings[i].daemons, r.view.Offerings[i].Labels) },
 		func(i int) bool { return !repelled(r.rooms[i].daemons, r.rooms[i].labels) })
 }
 
-// keep limits the class to the places for which good is true. The node name is "" for a machine that does not exist yet.
-func (r *rules) keep(c *planner.Class, good func(node string, labels map[string]string) bool) {
-	limit(c, func(i int) bool { return good("", r.view.Offerings[i].Labels) },
+// keepPlaces limits the class to the places for which good is true. The node name is "" for a machine that does not exist yet.
+func (r *rules) keepPlaces(c *planner.Class, good func(node string, labels map[string]string) bool) {
+	limitPlaces(c, func(i int) bool { return good("", r.view.Offerings[i].Labels) },
 		func(i int) bool { return good(r.rooms[i].nodeName, r.rooms[i].labels) })
 }
 
-// limit limits the class to the offerings and nodes for which the functions return true.
-func limit(c *planner.Class, offering, node func(i int) bool) {
+// limitPlaces limits the class to the offerings and nodes for which the functions return true.
+func limitPlaces(c *planner.Class, offering, node func(i int) bool) {
 	c.Offerings = slices.DeleteFunc(c.Offerings, func(i int) bool { return !offering(i) })
 	c.Nodes = slices.DeleteFunc(c.Nodes, func(i int) bool { return !node(i) })
 	if len(c.Offerings) == 0 {
@@ -201,11 +201,11 @@ func limit(c *planner.Class, offering, node func(i int) bool) {
 	}
 }
 
-// add adds the class to the rule for one of its terms and returns the index of the rule. It returns -1 if the rule would restrict nothing. A preference
+// addRule adds the class to the rule for one of its terms and returns the index of the rule. It returns -1 if the rule would restrict nothing. A preference
 // has its own rule, even if other terms require the same.
-func (r *rules) add(class int, t *term, preference bool) int {
+func (r *rules) addRule(class int, t *term, preference bool) int {
 	rule := planner.Rule{
-		Kind: t.kind, Name: t.name(), Topology: planner.PerNode, Counted: r.counted(t), MaxSkew: t.maxSkew, MinDomains: t.minDomains,
+		Kind: t.kind, Name: t.name(), Topology: planner.PerNode, Counted: r.countedClasses(t), MaxSkew: t.maxSkew, MinDomains: t.minDomains,
 	}
 	if !t.perNode() {
 		rule.Topology = r.topologies[t.key]
@@ -214,7 +214,7 @@ func (r *rules) add(class int, t *term, preference bool) int {
 		return -1 // Rules do not cover what running pods forbid.
 	}
 	if t.kind != planner.Apart {
-		rule.Present, rule.Elsewhere = r.present(class, t)
+		rule.Present, rule.Elsewhere = r.countRunning(class, t)
 	}
 	if t.kind == planner.Spread {
 		if len(rule.Counted) == 0 && rule.Present == nil {
@@ -238,8 +238,8 @@ func (r *rules) add(class int, t *term, preference bool) int {
 	return index
 }
 
-// counted returns the indices of the waiting classes whose pods count for a term.
-func (r *rules) counted(t *term) []int {
+// countedClasses returns the indices of the waiting classes whose pods count for a term.
+func (r *rules) countedClasses(t *term) []int {
 	if t.nothing {
 		return nil
 	}
@@ -255,10 +255,10 @@ func (r *rules) counted(t *term) []int {
 	return slices.Clone(r.foundBy[t.selection])
 }
 
-// present counts the running pods that count for a term, by domain or by node of the snapshot. It is nil if there are none. elsewhere is the number of such
+// countRunning counts the running pods that count for a term, by domain or by node of the snapshot. It is nil if there are none. elsewhere is the number of such
 // pods on nodes that the snapshot does not have or, for an affinity, on nodes without the term's label that have the label of another required affinity
 // term.
-func (r *rules) present(class int, t *term) (present []int64, elsewhere int64) {
+func (r *rules) countRunning(class int, t *term) (present []int64, elsewhere int64) {
 	if t.nothing {
 		return nil, 0
 	}
@@ -267,7 +267,7 @@ func (r *rules) present(class int, t *term) (present []int64, elsewhere int64) {
 		size = len(r.view.Topologies[r.topologies[t.key]].Domains)
 	}
 	var count []int64
-	for s, n := range r.on(t) {
+	for s, n := range r.runningByNode(t) {
 		node := s.Node
 		if !r.waiting[class].countsOn(t, node.Name, nodelabels.Labels{Known: node.Labels}, node.Spec.Taints) {
 			continue
@@ -279,17 +279,17 @@ func (r *rules) present(class int, t *term) (present []int64, elsewhere int64) {
 				count = make([]int64, size)
 			}
 			count[at] += n
-		case t.perNode(), t.kind == planner.Together && t.group == nil && r.waiting[class].followsOn(node):
+		case t.perNode(), t.kind == planner.Together && t.group == nil && r.waiting[class].followsPodsOn(node):
 			elsewhere += n
 		}
 	}
 	return count, elsewhere
 }
 
-// on returns the number of running pods that count for a term, by node.
-func (r *rules) on(t *term) map[*facts.Site]int64 {
+// runningByNode returns the number of running pods that count for a term, by node.
+func (r *rules) runningByNode(t *term) map[*facts.Site]int64 {
 	if t.group == nil {
-		return r.running.on(t.selection)
+		return r.running.countByNode(t.selection)
 	}
 	counts := map[*facts.Site]int64{}
 	for _, pod := range t.group.bound {
@@ -300,17 +300,17 @@ func (r *rules) on(t *term) map[*facts.Site]int64 {
 	return counts
 }
 
-// required returns the required terms of the class, with that of its group.
-func (w *waitingClass) required() []term {
+// requiredTerms returns the required terms of the class, with that of its group.
+func (w *waitingClass) requiredTerms() []term {
 	if w.group == nil || w.group.topology == "" {
 		return w.terms.required
 	}
 	return append(slices.Clip(w.terms.required), term{kind: planner.Together, field: "topology of " + w.group.name, key: w.group.topology, group: w.group})
 }
 
-// followsOn reports whether a node is in a domain of any of the class's required affinity terms. The scheduler exempts the first pod of a group from its
+// followsPodsOn reports whether a node is in a domain of any of the class's required affinity terms. The scheduler exempts the first pod of a group from its
 // affinity only if it finds no matching pods for any of the terms.
-func (w *waitingClass) followsOn(node *corev1.Node) bool {
+func (w *waitingClass) followsPodsOn(node *corev1.Node) bool {
 	return slices.ContainsFunc(w.terms.required, func(t term) bool {
 		_, ok := node.Labels[t.key]
 		return t.kind == planner.Together && ok
@@ -349,7 +349,7 @@ func (r *rules) eligible(class int, t *term) []int {
 	if known, ok := r.eligibility[key]; ok {
 		return slices.Clone(known)
 	}
-	found := r.look(class, t)
+	found := r.findEligible(class, t)
 	r.eligibility[key] = found
 	return slices.Clone(found)
 }
@@ -366,8 +366,8 @@ func (w *waitingClass) eligibleKey(t *term) string {
 	return fmt.Sprintf("%s %t %t %q %s", t.key, t.byAffinity, t.byTaints, slices.Compact(keys), w.onNodes)
 }
 
-// look finds the domains that count for a spread term of a class among all nodes and offerings.
-func (r *rules) look(class int, t *term) []int {
+// findEligible finds the domains that count for a spread term of a class among all nodes and offerings.
+func (r *rules) findEligible(class int, t *term) []int {
 	topology := r.topologies[t.key]
 	eligible := make([]bool, len(r.domains[topology]))
 	note := func(name string, labels nodelabels.Labels, taints []corev1.Taint) {
@@ -379,10 +379,10 @@ func (r *rules) look(class int, t *term) []int {
 		note(s.Name, nodelabels.Labels{Known: s.Node.Labels}, s.Node.Spec.Taints)
 	}
 	for i := range r.rooms {
-		note(r.rooms[i].nodeName, r.rooms[i].shown(), r.rooms[i].taints)
+		note(r.rooms[i].nodeName, r.rooms[i].nodeLabels(), r.rooms[i].taints)
 	}
 	for i, o := range r.view.Offerings {
-		note("", o.shown(), r.view.Pools[r.view.Snapshot.Offerings[i].Pool].NodePool.Spec.Template.Spec.Taints)
+		note("", o.nodeLabels(), r.view.Pools[r.view.Snapshot.Offerings[i].Pool].NodePool.Spec.Template.Spec.Taints)
 	}
 	if !slices.Contains(eligible, false) {
 		return nil

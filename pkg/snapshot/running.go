@@ -69,8 +69,8 @@ func newRunning(c *facts.Cluster, shapes *shapes, moving moving) *running {
 	return r
 }
 
-// of returns the nodes on which kin run, with their number.
-func (r *running) of(k *facts.Kin) iter.Seq2[*facts.Site, int64] {
+// nodesOfKin returns the nodes on which kin run, with their number.
+func (r *running) nodesOfKin(k *facts.Kin) iter.Seq2[*facts.Site, int64] {
 	return func(yield func(*facts.Site, int64) bool) {
 		moving := r.moving[k.Pod.Namespace+"\x00"+k.Key]
 		for _, n := range k.On.Numbers {
@@ -82,8 +82,8 @@ func (r *running) of(k *facts.Kin) iter.Seq2[*facts.Site, int64] {
 	}
 }
 
-// on returns the number of pods that a selection matches, by node.
-func (r *running) on(selection string) map[*facts.Site]int64 {
+// countByNode returns the number of pods that a selection matches, by node.
+func (r *running) countByNode(selection string) map[*facts.Site]int64 {
 	if known, ok := r.counts[selection]; ok {
 		return known
 	}
@@ -94,8 +94,8 @@ func (r *running) on(selection string) map[*facts.Site]int64 {
 		namespaces = all[0].namespaces
 	}
 	for k := range r.index.KinIn(namespaces) {
-		if !slices.ContainsFunc(all, func(one selector) bool { return !one.finds(k.Pod) }) {
-			for s, n := range r.of(k) {
+		if !slices.ContainsFunc(all, func(one selector) bool { return !one.selects(k.Pod) }) {
+			for s, n := range r.nodesOfKin(k) {
 				counts[s] += n
 			}
 		}
@@ -110,35 +110,35 @@ func (r *running) avoided(found []int, terms []term) avoided {
 	for _, i := range found {
 		repels := r.repels[r.selections.keys[i]]
 		for i := range repels {
-			for s := range r.of(repels[i].kin) {
+			for s := range r.nodesOfKin(repels[i].kin) {
 				a.add(&repels[i].term, s.Node)
 			}
 		}
 	}
 	for i := range terms {
-		for s := range r.on(terms[i].selection) {
+		for s := range r.countByNode(terms[i].selection) {
 			a.add(&terms[i], s.Node)
 		}
 	}
 	return a
 }
 
-// repelled reports whether anti-affinity, of the class or of a DaemonSet pod, separates the two on a machine with the labels.
-func (r *running) repelled(w *waitingClass, daemon *corev1.Pod, labels map[string]string) bool {
+// isRepelledBy reports whether anti-affinity, of the class or of a DaemonSet pod, separates the two on a machine with the labels.
+func (r *running) isRepelledBy(w *waitingClass, daemon *corev1.Pod, labels map[string]string) bool {
 	parts := func(t *term, found []int) bool {
 		_, ok := labels[t.key]
-		return t.kind == planner.Apart && (ok || t.perNode()) && r.selections.finds(found, t.selection)
+		return t.kind == planner.Apart && (ok || t.perNode()) && r.selections.includes(found, t.selection)
 	}
-	return slices.ContainsFunc(w.terms.required, func(t term) bool { return parts(&t, r.selections.of(daemon)) }) ||
-		slices.ContainsFunc(r.daemons[facts.PodName(daemon)], func(t term) bool { return parts(&t, w.found) })
+	return slices.ContainsFunc(w.terms.required, func(t term) bool { return parts(&t, r.selections.matching(daemon)) }) ||
+		slices.ContainsFunc(r.daemons[facts.PodName(daemon)], func(t term) bool { return parts(&t, w.matched) })
 }
 
-// mindsDaemons reports whether anti-affinity may separate the class and a DaemonSet pod on any machine.
-func (r *running) mindsDaemons(w *waitingClass) bool {
+// mayAvoidDaemons reports whether anti-affinity may separate the class and a DaemonSet pod on any machine.
+func (r *running) mayAvoidDaemons(w *waitingClass) bool {
 	if r.daemonsFound == nil {
 		r.daemonsFound = map[int]bool{}
 		for i := range r.DaemonSets {
-			for _, n := range r.selections.of(records.DaemonPod(&r.DaemonSets[i])) {
+			for _, n := range r.selections.matching(records.DaemonPod(&r.DaemonSets[i])) {
 				r.daemonsFound[n] = true
 			}
 		}
@@ -150,7 +150,7 @@ func (r *running) mindsDaemons(w *waitingClass) bool {
 		}
 	}
 	return slices.ContainsFunc(w.terms.required, func(t term) bool { return t.kind == planner.Apart && r.daemonsFound[r.selections.number[t.selection]] }) ||
-		slices.ContainsFunc(w.found, func(n int) bool { return r.daemonsRepel[r.selections.keys[n]] })
+		slices.ContainsFunc(w.matched, func(n int) bool { return r.daemonsRepel[r.selections.keys[n]] })
 }
 
 // avoided holds places that are forbidden to pods: nodes by name, and domains by label and value.

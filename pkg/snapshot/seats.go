@@ -39,7 +39,7 @@ func NewSeating(pods []*corev1.Pod, planned func(*corev1.Pod) bool) *Seating {
 			s.podsByNode[node] = append(s.podsByNode[node], pod)
 			continue
 		}
-		shape := s.shapes.turn(pod).turn
+		shape := s.shapes.sketchOf(pod).queueText
 		kinds[shape] = true
 		if node := pod.Status.NominatedNodeName; node != "" {
 			s.podsByNode[node] = append(s.podsByNode[node], pod)
@@ -55,7 +55,7 @@ func NewSeating(pods []*corev1.Pod, planned func(*corev1.Pod) bool) *Seating {
 func (s *Seating) sort() {
 	s.waiting = map[string][]*corev1.Pod{}
 	for _, pods := range s.unsorted {
-		shape := s.shapes.of(pods[0]).short
+		shape := s.shapes.shapeOf(pods[0]).short
 		s.waiting[shape] = append(s.waiting[shape], pods...)
 	}
 	for _, of := range s.waiting {
@@ -78,7 +78,7 @@ func (s *Seating) Seats(m *records.Machine, more []*corev1.Pod, written map[type
 	}
 	seated := func(pod *corev1.Pod) {
 		if facts.IsWorkload(pod) && claims.RequestsGPU(&pod.Spec) {
-			planned[s.shapes.of(pod).short]--
+			planned[s.shapes.shapeOf(pod).short]--
 		}
 	}
 	for _, pod := range more {

@@ -28,7 +28,7 @@ type namespaceSet struct {
 	text  string
 }
 
-func setOf(names []string) namespaceSet {
+func namespaceSetOf(names []string) namespaceSet {
 	slices.Sort(names)
 	names = slices.Compact(names)
 	return namespaceSet{names, facts.ShortText(strings.Join(names, ","))}
@@ -44,7 +44,7 @@ func (s *selector) key() string {
 	return s.in + "/" + s.labels.String()
 }
 
-func (s *selector) finds(pod *corev1.Pod) bool {
+func (s *selector) selects(pod *corev1.Pod) bool {
 	if s.namespaces != nil {
 		if _, in := slices.BinarySearch(s.namespaces, pod.Namespace); !in {
 			return false
@@ -94,12 +94,12 @@ func (s *selections) freeze() {
 	s.byLabel, s.byNamespace = map[string]map[string][]int{}, map[string][]int{}
 	for i, key := range s.keys {
 		s.number[key] = i
-		s.file(i, s.byKey[key])
+		s.indexSelection(i, s.byKey[key])
 	}
 }
 
-// file adds a selection to the index in which candidates looks it up.
-func (s *selections) file(i int, all []selector) {
+// indexSelection adds a selection to the index in which candidates looks it up.
+func (s *selections) indexSelection(i int, all []selector) {
 	for _, one := range all {
 		requirements, _ := one.labels.Requirements()
 		for _, r := range requirements {
@@ -133,8 +133,8 @@ func (s *selections) candidates(pod *corev1.Pod) []int {
 	return slices.Compact(all)
 }
 
-// of returns the sorted indices, in keys, of the selections that match the pod.
-func (s *selections) of(pod *corev1.Pod) []int {
+// matching returns the sorted indices, in keys, of the selections that match the pod.
+func (s *selections) matching(pod *corev1.Pod) []int {
 	if len(s.byKey) == 0 {
 		return nil
 	}
@@ -142,12 +142,12 @@ func (s *selections) of(pod *corev1.Pod) []int {
 		s.freeze()
 	}
 	return slices.DeleteFunc(s.candidates(pod), func(i int) bool {
-		return slices.ContainsFunc(s.byKey[s.keys[i]], func(one selector) bool { return !one.finds(pod) })
+		return slices.ContainsFunc(s.byKey[s.keys[i]], func(one selector) bool { return !one.selects(pod) })
 	})
 }
 
-// finds reports whether found includes the selection.
-func (s *selections) finds(found []int, key string) bool {
+// includes reports whether found includes the selection.
+func (s *selections) includes(found []int, key string) bool {
 	i, known := s.number[key]
 	_, ok := slices.BinarySearch(found, i)
 	return known && ok
@@ -159,7 +159,7 @@ func namespacesOf(c *facts.Cluster, own string, named []string, selects *metav1.
 		if len(named) == 0 {
 			return namespaceSet{[]string{own}, own}
 		}
-		return setOf(slices.Clone(named))
+		return namespaceSetOf(slices.Clone(named))
 	}
 	if len(selects.MatchLabels) == 0 && len(selects.MatchExpressions) == 0 {
 		return namespaceSet{}
@@ -174,7 +174,7 @@ func namespacesOf(c *facts.Cluster, own string, named []string, selects *metav1.
 				names = append(names, c.Namespaces[i].Name)
 			}
 		}
-		all = setOf(names)
+		all = namespaceSetOf(names)
 		if known.selecting == nil {
 			known.selecting = map[string]namespaceSet{}
 		}
@@ -183,7 +183,7 @@ func namespacesOf(c *facts.Cluster, own string, named []string, selects *metav1.
 	if len(named) == 0 {
 		return all
 	}
-	return setOf(slices.Concat(all.names, named))
+	return namespaceSetOf(slices.Concat(all.names, named))
 }
 
 // selectorOf converts a selector. A nil or invalid selector matches nothing.

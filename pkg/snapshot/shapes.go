@@ -23,9 +23,9 @@ import (
 
 // shape is what a pod requires of the scheduler, except for its volumes. All pods of a Deployment have the same shape.
 type shape struct {
-	// turn identifies the shape in the queue. load is its part of the work of a plan, in terms, and nodeLoad that of its node affinity. They are known before
+	// queueText identifies the shape in the queue. load is its part of the work of a plan, in terms, and nodeLoad that of its node affinity. They are known before
 	// the selectors are parsed.
-	turn           string
+	queueText      string
 	load, nodeLoad int
 	key            string
 	// sum is a checksum of the key, and short a short form of it for annotations.
@@ -77,29 +77,29 @@ func newShapes(c *facts.Cluster) *shapes {
 	return &shapes{cluster: c, leaving: leaving, byText: map[string]*shape{}}
 }
 
-func (s *shapes) of(pod *corev1.Pod) *shape {
+func (s *shapes) shapeOf(pod *corev1.Pod) *shape {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	found := s.sketch(pod)
+	found := s.sketchLocked(pod)
 	if found.key == "" {
 		if found.gpu != "" {
 			found.terms = termsOf(s.cluster, found.pod(), &s.selections)
 		}
-		found.key = found.written()
+		found.key = found.writeKey()
 		found.sum = sha256.Sum256([]byte(found.key))
 		found.short = hex.EncodeToString(found.sum[:])[:shapeKeyLength]
 	}
 	return found
 }
 
-// turn returns the shape of a pod without its terms and keys, which take time in proportion to the text of its selectors.
-func (s *shapes) turn(pod *corev1.Pod) *shape {
+// sketchOf returns the shape of a pod without its terms and keys, which take time in proportion to the text of its selectors.
+func (s *shapes) sketchOf(pod *corev1.Pod) *shape {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.sketch(pod)
+	return s.sketchLocked(pod)
 }
 
-func (s *shapes) sketch(pod *corev1.Pod) *shape {
+func (s *shapes) sketchLocked(pod *corev1.Pod) *shape {
 	pod = facts.WithinBounds(pod)
 	text, deadline := facts.Content(pod), time.Duration(0)
 	if s.leaving && pod.Spec.ActiveDeadlineSeconds != nil {
@@ -115,7 +115,7 @@ func (s *shapes) sketch(pod *corev1.Pod) *shape {
 		return known
 	}
 	size := facts.SizeOf(pod)
-	made := &shape{turn: shortened(text), load: size.Load(), nodeLoad: size.NodeLoad(), demand: records.DemandOf(pod), ports: facts.HostPorts(pod), claim: claims.Of(pod), deadline: deadline, group: group}
+	made := &shape{queueText: shortened(text), load: size.Load(), nodeLoad: size.NodeLoad(), demand: records.DemandOf(pod), ports: facts.HostPorts(pod), claim: claims.Of(pod), deadline: deadline, group: group}
 	made.gpu, _ = facts.GPUResource(pod)
 	made.gpuMemory, made.wrong = facts.GPUMemory(pod)
 	made.throughput, _ = facts.ThroughputOf(pod) // An error is reported on the pod, which is planned without a throughput.
@@ -137,8 +137,8 @@ func (s *shapes) sketch(pod *corev1.Pod) *shape {
 	return made
 }
 
-// written returns the key, which is equal for pods with the same demands even if their specs differ. It sets onNodes and asks.
-func (s *shape) written() string {
+// writeKey returns the key, which is equal for pods with the same demands even if their specs differ. It sets onNodes and asks.
+func (s *shape) writeKey() string {
 	pod := s.pod()
 	key := struct {
 		NodeSelector map[string]string
@@ -182,23 +182,23 @@ func (s *shape) written() string {
 			key.Requests[name] = n
 		}
 	}
-	s.onNodes = facts.ShortText(written(pod, struct {
+	s.onNodes = facts.ShortText(encoded(pod, struct {
 		NodeSelector map[string]string
 		NodeAffinity *corev1.NodeAffinity
 		Tolerations  []corev1.Toleration
 	}{key.NodeSelector, key.NodeAffinity, key.Tolerations}))
-	s.asks = facts.ShortText(written(pod, key))
+	s.asks = facts.ShortText(encoded(pod, key))
 	for _, part := range [][]term{s.terms.required, s.terms.affinity, s.terms.spread} {
 		for i := range part {
 			key.Terms = append(key.Terms, part[i].id())
 		}
 		key.Terms = append(key.Terms, "") // Separates the required, affinity and spread terms.
 	}
-	return written(pod, key)
+	return encoded(pod, key)
 }
 
-// written encodes a value that belongs to a pod. If that fails, it returns the name of the pod.
-func written(pod *corev1.Pod, value any) string {
+// encoded encodes a value that belongs to a pod. If that fails, it returns the name of the pod.
+func encoded(pod *corev1.Pod, value any) string {
 	b, err := json.Marshal(value)
 	if err != nil {
 		return facts.PodName(pod) // As in Content.
@@ -206,8 +206,8 @@ func written(pod *corev1.Pod, value any) string {
 	return string(b)
 }
 
-// states reports whether the agent's choice of GPUs matters to a shape: it states device memory, other than in a claim or as slots.
-func (s *shape) states() bool {
+// statesMemory reports whether the agent's choice of GPUs matters to a shape: it states device memory, other than in a claim or as slots.
+func (s *shape) statesMemory() bool {
 	return s.gpuMemory > 0 && s.gpu != "" && s.claim == nil && !facts.IsSlot(s.gpu)
 }
 
@@ -235,7 +235,7 @@ func (s *shape) selectors() []string {
 	return s.claim.Selectors
 }
 
-func (s *shape) see(seen map[string]bool) {
+func (s *shape) markSeen(seen map[string]bool) {
 	for _, selector := range s.selectors() {
 		seen[selector] = true
 	}

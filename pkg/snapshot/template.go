@@ -89,15 +89,15 @@ func templateOf(c *facts.Cluster, p *Pool) *template {
 // that is in doubt.
 func (t *template) admitsLater(labels nodelabels.Labels) (key string, verdict nodelabels.Verdict) {
 	for i := range t.later {
-		if v := labels.Judge(strict(&t.later[i])); v < nodelabels.Yes {
+		if v := labels.Judge(podRequirement(&t.later[i])); v < nodelabels.Yes {
 			return t.later[i].Key, v
 		}
 	}
 	return "", nodelabels.Yes
 }
 
-// strict returns a requirement with the operators that pods can use.
-func strict(req *karpv1.NodeSelectorRequirementWithMinValues) *corev1.NodeSelectorRequirement {
+// podRequirement returns a requirement with the operators that pods can use.
+func podRequirement(req *karpv1.NodeSelectorRequirementWithMinValues) *corev1.NodeSelectorRequirement {
 	as := &corev1.NodeSelectorRequirement{Key: req.Key, Operator: req.Operator, Values: req.Values}
 	operator, by := corev1.NodeSelectorOpGt, int64(-1)
 	switch req.Operator {
@@ -115,8 +115,8 @@ func strict(req *karpv1.NodeSelectorRequirementWithMinValues) *corev1.NodeSelect
 	return as
 }
 
-// open reports whether neither the pool nor the cloud sets the label. It is false for all labels if the cloud's instance types are unknown.
-func (t *template) open(key string) bool {
+// isOpen reports whether neither the pool nor the cloud sets the label. It is false for all labels if the cloud's instance types are unknown.
+func (t *template) isOpen(key string) bool {
 	_, fixed := t.fixed[key]
 	return !fixed && len(t.types) > 0 && !describes(t.described, key) && !nodelabels.Written(key)
 }
@@ -124,7 +124,7 @@ func (t *template) open(key string) bool {
 // chosenKeys returns the sorted labels for which Karve chooses one of several values for each node, because pods may select nodes by them.
 func (t *template) chosenKeys() []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(t.requirements)), func(key string) bool {
-		return !t.open(key) || t.requirements[key].Operator() != corev1.NodeSelectorOpIn
+		return !t.isOpen(key) || t.requirements[key].Operator() != corev1.NodeSelectorOpIn
 	})
 }
 
@@ -179,9 +179,9 @@ func describedLabels(types []catalog.InstanceType) map[string]bool {
 	return described
 }
 
-// choices returns the combinations of values of the chosen keys. Each node gets one of them as labels. There are at most maxLabelChoices. If there are more,
+// labelChoices returns the combinations of values of the chosen keys. Each node gets one of them as labels. There are at most maxLabelChoices. If there are more,
 // the pool reports it.
-func (t *template) choices() []map[string]string {
+func (t *template) labelChoices() []map[string]string {
 	choices := []map[string]string{{}}
 	for _, key := range t.chosenKeys() {
 		values := slices.Sorted(slices.Values(t.requirements[key].Values()))

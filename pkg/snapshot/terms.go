@@ -51,11 +51,11 @@ func termsOf(c *facts.Cluster, pod *corev1.Pod, known *selections) terms {
 	var t terms
 	for i := range pod.Spec.TopologySpreadConstraints {
 		if constraint := &pod.Spec.TopologySpreadConstraints[i]; constraint.WhenUnsatisfiable == corev1.DoNotSchedule {
-			t.required = append(t.required, spread(pod, constraint, known))
+			t.required = append(t.required, spreadTerm(pod, constraint, known))
 		}
 	}
-	for _, constraint := range anyway(pod) {
-		t.spread = append(t.spread, spread(pod, &constraint, known))
+	for _, constraint := range preferredSpread(pod) {
+		t.spread = append(t.spread, spreadTerm(pod, &constraint, known))
 	}
 	if pod.Spec.Affinity == nil {
 		return t
@@ -75,7 +75,7 @@ func termsOf(c *facts.Cluster, pod *corev1.Pod, known *selections) terms {
 	return t
 }
 
-func spread(pod *corev1.Pod, constraint *corev1.TopologySpreadConstraint, known *selections) term {
+func spreadTerm(pod *corev1.Pod, constraint *corev1.TopologySpreadConstraint, known *selections) term {
 	is := func(policy *corev1.NodeInclusionPolicy, otherwise corev1.NodeInclusionPolicy) bool {
 		if policy == nil {
 			policy = &otherwise
@@ -96,9 +96,9 @@ func spread(pod *corev1.Pod, constraint *corev1.TopologySpreadConstraint, known 
 	return t
 }
 
-// anyway returns the pod's preferred spread constraints in the order in which Karpenter relaxes them: it removes the first and moves the last into its
+// preferredSpread returns the pod's preferred spread constraints in the order in which Karpenter relaxes them: it removes the first and moves the last into its
 // place.
-func anyway(pod *corev1.Pod) []corev1.TopologySpreadConstraint {
+func preferredSpread(pod *corev1.Pod) []corev1.TopologySpreadConstraint {
 	preferred := func(constraint corev1.TopologySpreadConstraint) bool {
 		return constraint.WhenUnsatisfiable == corev1.ScheduleAnyway
 	}

@@ -71,14 +71,14 @@ func TestMachineTypeComesFromItsNodeClass(t *testing.T) {
 	}
 }
 
-func TestStockPoolWithUnknownNodeClassMayLaunchAnyType(t *testing.T) {
+func TestKarpenterPoolWithUnknownNodeClassMayLaunchAnyType(t *testing.T) {
 	t.Parallel()
 	// Only a g4dn.12xlarge holds the pod.
 	pod := Pod("a", Asking("cpu", "40", "nvidia.com/gpu", "1"))
 	for ref, served := range map[string]bool{"gpu": false, "large": true, "of a foreign pool": true} {
 		c := twoNodeClasses()
 		c.GPUNodeClasses[0].Spec.Sharing = v1alpha1.Sharing{Strategy: v1alpha1.StrategyNone}
-		c.NodePools = append(c.NodePools, StockPool("stock", func(np *karpv1.NodePool) { np.Spec.Template.Spec.NodeClassRef.Name = ref }))
+		c.NodePools = append(c.NodePools, KarpenterPool("stock", func(np *karpv1.NodePool) { np.Spec.Template.Spec.NodeClassRef.Name = ref }))
 		c.Pods = []corev1.Pod{pod}
 		leftToStock := false
 		for _, class := range snapshot.Build(c).Classes {

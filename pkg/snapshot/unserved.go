@@ -50,7 +50,7 @@ func UnservedPods(c *facts.Cluster) map[Unserved][]*corev1.Pod {
 		if served == nil {
 			served = servedBy(c)
 		}
-		for _, u := range served.lacks(p) {
+		for _, u := range served.unservedOf(p) {
 			pods[u] = append(pods[u], p)
 		}
 	}
@@ -58,7 +58,7 @@ func UnservedPods(c *facts.Cluster) map[Unserved][]*corev1.Pod {
 }
 
 // UnservedOf returns the resources of a pod that nothing serves, sorted by name.
-func UnservedOf(c *facts.Cluster, pod *corev1.Pod) []Unserved { return servedBy(c).lacks(pod) }
+func UnservedOf(c *facts.Cluster, pod *corev1.Pod) []Unserved { return servedBy(c).unservedOf(pod) }
 
 // ServedBy returns the resources that pools serve, sorted.
 func ServedBy(pools []Pool) []string {
@@ -134,9 +134,9 @@ func servedBy(c *facts.Cluster) *served {
 	return s
 }
 
-// lacks returns the resources of a pod that are not served. If others than the known ones may be served, a resource counts only if its name is similar to that
+// unservedOf returns the resources of a pod that are not served. If others than the known ones may be served, a resource counts only if its name is similar to that
 // of a served one, or if it is one of Karve's or an alias of those.
-func (s *served) lacks(pod *corev1.Pod) []Unserved {
+func (s *served) unservedOf(pod *corev1.Pod) []Unserved {
 	var all []Unserved
 	for _, name := range extendedOf(pod) {
 		switch {
@@ -158,15 +158,15 @@ func (s *served) lacks(pod *corev1.Pod) []Unserved {
 func (s *served) nearest(name string) string {
 	best, least := "", (len(name)+2)/3
 	for other := range s.names {
-		if n := edits(name, other); IsExtended(corev1.ResourceName(other)) && (n < least || n == least && best != "" && other < best) {
+		if n := editDistance(name, other); IsExtended(corev1.ResourceName(other)) && (n < least || n == least && best != "" && other < best) {
 			best, least = other, n
 		}
 	}
 	return best
 }
 
-// edits returns the number of letters to insert, remove or replace to turn a into b (the Levenshtein distance).
-func edits(a, b string) int {
+// editDistance returns the number of letters to insert, remove or replace to turn a into b (the Levenshtein distance).
+func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j

@@ -11,7 +11,7 @@ import (
 	"karve.sh/karve/pkg/snapshot/records"
 )
 
-func (v *View) starts() bool {
+func (v *View) isStarting() bool {
 	return slices.ContainsFunc(v.Machines, func(m records.Machine) bool { return !v.Decided(&m) })
 }
 
@@ -29,12 +29,12 @@ func (v *View) Unplanned() sets.Set[types.UID] {
 	return pods
 }
 
-// dropped returns the untried pods that are nominated for one of Karve's nodes, although the view does not include them.
-func (v *View) dropped() []*corev1.Pod {
+// droppedPods returns the untried pods that are nominated for one of Karve's nodes, although the view does not include them.
+func (v *View) droppedPods() []*corev1.Pod {
 	var pods []*corev1.Pod
 	nominating := newNominating(v.cluster, v.Machines)
 	for _, pod := range v.cluster.Indexed().Pending() {
-		if node := pod.Status.NominatedNodeName; node != "" && facts.Untried(pod) && v.Pods[facts.PodName(pod)] == nil && nominating.free(node) {
+		if node := pod.Status.NominatedNodeName; node != "" && facts.Untried(pod) && v.Pods[facts.PodName(pod)] == nil && nominating.isFreeToPlan(node) {
 			pods = append(pods, pod)
 		}
 	}

@@ -26,8 +26,8 @@ type View struct {
 	Pods map[string]*corev1.Pod
 	// Postponed has the pending pods that are left to a later round, by name.
 	Postponed []*corev1.Pod
-	// strange are pending pods of this round that no pool of Karve can serve.
-	strange []*corev1.Pod
+	// leftPods are pending pods of this round that no pool of Karve can serve.
+	leftPods []*corev1.Pod
 	// leftTo has Karpenter's own NodePool that serves each of them.
 	leftTo  map[*corev1.Pod]string
 	shapeOf func(*corev1.Pod) *shape

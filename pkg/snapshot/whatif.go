@@ -20,7 +20,7 @@ type WhatIf struct {
 }
 
 // WhatIf returns the view of the same cluster after a change. It changes only the view: it does not copy or read objects.
-func (v *View) WhatIf(change WhatIf) View { return v.changed(change, nil) }
+func (v *View) WhatIf(change WhatIf) View { return v.withChange(change, nil) }
 
 // AsIs returns the view of what exists now, after a change. Nothing is launched, and machines that have not started have no room. Of the machines that
 // are being replaced, only those in going need places for their pods. The pods of the others stay. So the view shows whether the machines in going can
@@ -29,7 +29,7 @@ func (v *View) AsIs(change WhatIf, going []string) View {
 	if going == nil {
 		going = []string{}
 	}
-	return v.changed(change, going)
+	return v.withChange(change, going)
 }
 
 // Moving returns the view in which the planner may also place some of the running pods, and the class of each of them. Pods that Karve does not serve have none.
@@ -43,7 +43,7 @@ func (v *View) Moving(pods []*corev1.Pod) (View, map[*corev1.Pod]int) {
 	return w, classes
 }
 
-func (v *View) changed(change WhatIf, going []string) View {
+func (v *View) withChange(change WhatIf, going []string) View {
 	w := View{Pools: v.Pools, Machines: slices.Clone(v.Machines), canaries: v.canaries, broken: v.broken, cluster: v.cluster}
 	for i := range w.Machines {
 		m := &w.Machines[i]

@@ -12,8 +12,8 @@ import (
 	"karve.sh/karve/pkg/snapshot/facts"
 )
 
-// mostWorkPrices is the largest number of prices of work that one offering gets in addition to its price. Pods with others use the next higher one.
-const mostWorkPrices = 4
+// maxWorkPrices is the largest number of prices of work that one offering gets in addition to its price. Pods with others use the next higher one.
+const maxWorkPrices = 4
 
 // priceWork makes the plan minimize the price of work where classes state their throughput. A machine on which a pod does its work in f times the time of the pod's fastest
 // offering costs f times its price for that work. So each offering has copies at such prices, of which the difference is their surcharge. A copy admits the classes that are at most as slow on
@@ -36,11 +36,11 @@ func (v *View) priceWork(waiting []*waitingClass) {
 	copies := map[int][]int{} // By offering, in the order of the slowness.
 	for _, i := range slices.Sorted(maps.Keys(prices)) {
 		slices.Sort(prices[i])
-		if n := len(prices[i]); n > mostWorkPrices {
-			prices[i] = append(prices[i][:mostWorkPrices-1:mostWorkPrices-1], prices[i][n-1])
+		if n := len(prices[i]); n > maxWorkPrices {
+			prices[i] = append(prices[i][:maxWorkPrices-1:maxWorkPrices-1], prices[i][n-1])
 		}
 		for _, f := range prices[i] {
-			copies[i] = append(copies[i], v.copyAt(i, f))
+			copies[i] = append(copies[i], v.addCopy(i, f))
 		}
 	}
 	for c := range v.Classes {
@@ -84,7 +84,7 @@ func (v *View) slownessOf(w *waitingClass, class *planner.Class) (slow map[int]s
 			continue
 		}
 		speeds[i] = s
-		if podsOn(&v.Snapshot.Offerings[i], class) == 0 {
+		if podsFitting(&v.Snapshot.Offerings[i], class) == 0 {
 			continue
 		}
 		alone = max(alone, s.on)
@@ -93,16 +93,16 @@ func (v *View) slownessOf(w *waitingClass, class *planner.Class) (slow map[int]s
 		}
 	}
 	for i, s := range speeds {
-		slow[i] = slowness(ratio(int64(asFast), s.slowdown*best.on, s.on*best.slowdown))
+		slow[i] = slowness(scaledUp(int64(asFast), s.slowdown*best.on, s.on*best.slowdown))
 	}
 	if alone == 0 {
 		return slow, asFast
 	}
-	return slow, slowness(ratio(best.slowdown, alone, best.on))
+	return slow, slowness(scaledUp(best.slowdown, alone, best.on))
 }
 
-// ratio returns n * a / b for positive numbers, rounded up. The result must fit an int64.
-func ratio(n, a, b int64) int64 {
+// scaledUp returns n * a / b for positive numbers, rounded up. The result must fit an int64.
+func scaledUp(n, a, b int64) int64 {
 	hi, lo := bits.Mul64(uint64(n), uint64(a))
 	quotient, rest := bits.Div64(hi, lo, uint64(b))
 	if rest > 0 {
@@ -111,8 +111,8 @@ func ratio(n, a, b int64) int64 {
 	return int64(quotient) //nolint:gosec // As the comment says.
 }
 
-// copyAt adds a copy of an offering at the price of work and returns its index.
-func (v *View) copyAt(i int, f slowness) int {
+// addCopy adds a copy of an offering at the price of work and returns its index.
+func (v *View) addCopy(i int, f slowness) int {
 	o := v.Snapshot.Offerings[i]
 	price := min(planner.MaxPrice, planner.MicroUSD(timesMillionths(int64(o.Price), int64(f))))
 	o.Surcharge, o.Price = price-o.Price, price
@@ -197,15 +197,15 @@ func (v *View) slowdown(class *planner.Class, offering int) int64 {
 	if sharing.Strategy == v1alpha1.StrategyMIG {
 		gpus, replicas = v.Offerings[offering].replicas()/sharing.PodsPerInstance(), sharing.PodsPerInstance()
 	}
-	pods := min(replicas/max(1, class.Requests.Replicas), facts.CeilDiv(podsOn(o, class), max(1, gpus)))
+	pods := min(replicas/max(1, class.Requests.Replicas), facts.CeilDiv(podsFitting(o, class), max(1, gpus)))
 	if class.GPUMemoryBytes > 0 && sharing.Strategy != v1alpha1.StrategyMIG {
 		pods = min(pods, v.Offerings[offering].Type.GPU.UsableMiB()*facts.BytesPerMiB/class.GPUMemoryBytes)
 	}
 	return density.Slowdown(mode, pods, int64(*sharing.BusyPercent))
 }
 
-// podsOn returns how many pods of a class fit on an empty machine by their requests. It is 0 if no GPU has the device memory for one.
-func podsOn(o *planner.Offering, class *planner.Class) int64 {
+// podsFitting returns how many pods of a class fit on an empty machine by their requests. It is 0 if no GPU has the device memory for one.
+func podsFitting(o *planner.Offering, class *planner.Class) int64 {
 	has := func(g planner.GPU) bool { return g.MemoryBytes >= class.GPUMemoryBytes }
 	if class.GPUMemoryBytes > 0 && !slices.ContainsFunc(o.GPUs, has) {
 		return 0

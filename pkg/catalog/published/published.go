@@ -185,12 +185,12 @@ func validate(t *catalog.InstanceType) error {
 		return errors.New("it has no name")
 	}
 	for _, r := range []catalog.Resources{t.Capacity, t.Allocatable} {
-		if least, most := min(r.MilliCPU, r.MemoryBytes, r.EphemeralBytes, r.Pods), max(r.MilliCPU, r.MemoryBytes, r.EphemeralBytes, r.Pods); least < 0 || most > amount.Most {
+		if least, most := min(r.MilliCPU, r.MemoryBytes, r.EphemeralBytes, r.Pods), max(r.MilliCPU, r.MemoryBytes, r.EphemeralBytes, r.Pods); least < 0 || most > amount.Max {
 			return errors.New("an amount of its resources is negative, or beyond that of any machine")
 		}
 	}
 	for name, n := range t.Extended {
-		if n < 0 || n > amount.Most {
+		if n < 0 || n > amount.Max {
 			return fmt.Errorf("%d of %s is negative, or beyond that of any machine", n, name)
 		}
 	}

@@ -170,7 +170,7 @@ func (c *machineClass) pods(t *catalog.InstanceType) int64 {
 	if each := c.Spec.Kubelet.PodsPerCore; each > 0 && family != Bottlerocket {
 		pods = min(pods, amount.Times(each, cpus(t)))
 	}
-	return max(0, min(pods, amount.Most))
+	return max(0, min(pods, amount.Max))
 }
 
 func (c *machineClass) storage(t *catalog.InstanceType) int64 {
@@ -204,7 +204,7 @@ func (c *machineClass) volume() (int64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("blockDeviceMappings[%d].ebs.volumeSize: %w", i, err)
 	}
-	return min(amount.Most, amount.Value(q)), nil
+	return min(amount.Max, amount.Value(q)), nil
 }
 
 // kubeCPU returns the CPU that the kubelet reserves by default.
@@ -251,8 +251,8 @@ func reserve(field string, r *catalog.Resources, configured map[string]string) e
 		if err != nil {
 			return fmt.Errorf("%s: %s: %w", field, name, err)
 		}
-		if *into = min(amount.Most, amount.Value(q)); name == "cpu" {
-			*into = min(amount.Most, amount.Milli(q))
+		if *into = min(amount.Max, amount.Value(q)); name == "cpu" {
+			*into = min(amount.Max, amount.Milli(q))
 		}
 	}
 	return nil
@@ -279,7 +279,7 @@ func evict(into *int64, whole int64, signal string, configured map[string]string
 	if err != nil {
 		return fmt.Errorf("kubelet.evictionHard: %s: %w", signal, err)
 	}
-	*into = min(amount.Most, amount.Value(q))
+	*into = min(amount.Max, amount.Value(q))
 	return nil
 }
 

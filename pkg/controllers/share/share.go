@@ -77,7 +77,7 @@ func Changes(view *snapshot.View, placements []planner.Placement) []Change {
 // within returns how many replicas each GPU of a machine should have within its range, and why. The result is never below least. It keeps the current
 // number, unless the placed pods need more or the number is no longer safe. The agent keeps a replica that is in use until its pod ends.
 func within(m *records.Machine, least, placed int64) (replicas int64, why string) {
-	now, safe := m.Promise.ReplicasPerGPU, max(least, m.MostPerGPU)
+	now, safe := m.Promise.ReplicasPerGPU, max(least, m.MaxPerGPU)
 	switch need := min(safe, each(m.ReplicasInUse()+placed, m.Promise.GPUs)); {
 	case now < least:
 		return least, "the least that its GPUNodeClass allows"

@@ -51,7 +51,7 @@ func TestCapacityBuffersAddHeadroomForTheirPods(t *testing.T) {
 		"of pods without the toleration": {buffer: buffer(3, Tolerating())},
 		"of pods without a GPU":          {buffer: buffer(3, Asking("cpu", "1"))},
 		"that stock pools can serve": {buffer: buffer(3, Asking("cpu", "1", v1alpha1.ResourceGPU, "1")), edit: func(c *facts.Cluster) {
-			c.NodePools = append(c.NodePools, StockPool("stock", Tainted(v1alpha1.ResourceGPUShared)))
+			c.NodePools = append(c.NodePools, KarpenterPool("stock", Tainted(v1alpha1.ResourceGPUShared)))
 			c.GPUNodeClasses[0].Spec.Sharing.ResourceName = v1alpha1.ResourceGPU
 		}},
 		"beside the headroom of the class": {buffer: buffer(3), edit: func(c *facts.Cluster) {

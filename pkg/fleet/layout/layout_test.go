@@ -176,7 +176,7 @@ func TestLayoutKeepsMachinesThatMustStay(t *testing.T) {
 		"a Job pod before half of the usual duration may move":  {list(onPods(ofJob), done(2*time.Hour)), 100_000, ""},
 		"a Job pod past half of its deadline stays":             {list(onPods(ofJob, func(p *corev1.Pod) { p.Spec.ActiveDeadlineSeconds = new(int64(7199)) })), -1, "of the 119m that it has"},
 		"a machine whose pods are left to Karpenter stays": {list(func(c *facts.Cluster) {
-			c.NodePools = append(c.NodePools, StockPool("stock", Tainted(v1alpha1.ResourceGPUShared)))
+			c.NodePools = append(c.NodePools, KarpenterPool("stock", Tainted(v1alpha1.ResourceGPUShared)))
 			c.Pods[0].Spec.Containers[0].Resources.Requests = Amounts(v1alpha1.ResourceGPU, "1")
 		}), -1, "pod default/web-000"},
 		"a machine of a closed pool stays":                           {list(func(c *facts.Cluster) { c.NodePools[0].Spec.Template.Spec.Taints = nil }), -1, ""},

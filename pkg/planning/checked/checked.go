@@ -53,9 +53,10 @@ type Search struct {
 	Solver func() solve.Solver
 	// More reports whether there is time for more plans after some that broke rules. If it is nil, there is.
 	More func() bool
-	// Within makes and checks a plan, and reports whether that ended in time. If it is nil, each ends. Built is called between the two. It may be nil.
-	Within func(attempt func()) bool
-	Built  func()
+	// EndsInTime runs an attempt to make and check a plan, and reports whether it ended in time. If it is nil, each attempt does. Built is called between
+	// making and checking. It may be nil.
+	EndsInTime func(attempt func()) bool
+	Built      func()
 }
 
 // Plan returns a plan that passes its check, and its snapshot, like [Search.Contain].
@@ -79,7 +80,7 @@ func (with Search) Contain(s planner.Snapshot, first *planner.Plan, build func(p
 			defer with.Built()
 		}
 		return build(s, with.Solver())
-	}, more, with.Within)
+	}, more, with.EndsInTime)
 	return kept, plan, Outcome{Err: err, Aside: aside, Rejected: err != nil || plans > 1}
 }
 

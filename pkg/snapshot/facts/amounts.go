@@ -22,7 +22,7 @@ func RequestsOf(pod *corev1.Pod, gpu corev1.ResourceName) planner.Resources {
 }
 
 // ResourcesOf returns the amounts of a list. Replicas is the amount of the resource gpu. If gpu is a resource of slots, it is the number of slots of
-// all sizes. Amounts are at most [amount.Most], which no machine has.
+// all sizes. Amounts are at most [amount.Max], which no machine has.
 func ResourcesOf(list corev1.ResourceList, gpu corev1.ResourceName) planner.Resources {
 	return planner.Resources{
 		MilliCPU: AmountOf(list, corev1.ResourceCPU), MemoryBytes: ValueOf(list, corev1.ResourceMemory),
@@ -35,13 +35,13 @@ func ValueOf(list corev1.ResourceList, name corev1.ResourceName) int64 {
 	if !ok {
 		return 0
 	}
-	return min(amount.Most, amount.Value(q))
+	return min(amount.Max, amount.Value(q))
 }
 
 // AmountOf returns the amount of a resource in the list, in the unit that the planner uses.
 func AmountOf(list corev1.ResourceList, name corev1.ResourceName) int64 {
 	if name == corev1.ResourceCPU {
-		return min(amount.Most, amount.Milli(list[name]))
+		return min(amount.Max, amount.Milli(list[name]))
 	}
 	return ValueOf(list, name)
 }
@@ -49,11 +49,6 @@ func AmountOf(list corev1.ResourceList, name corev1.ResourceName) int64 {
 func Plus(a, b planner.Resources) planner.Resources { return a.Each(b, amount.Add) }
 
 func Minus(a, b planner.Resources) planner.Resources { return a.Each(b, amount.Sub) }
-
-// Within returns the smaller of the two amounts for each resource.
-func Within(a, most planner.Resources) planner.Resources {
-	return a.Each(most, func(a, most int64) int64 { return min(a, most) })
-}
 
 func AtLeastZero(a planner.Resources) planner.Resources {
 	return a.Each(planner.Resources{}, func(a, zero int64) int64 { return max(a, zero) })
@@ -75,7 +70,7 @@ func PodRequests(pod *corev1.Pod) corev1.ResourceList {
 	return resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
 }
 
-// AmountsOf returns the amounts of a list in the planner's units. Amounts are at most [amount.Most].
+// AmountsOf returns the amounts of a list in the planner's units. Amounts are at most [amount.Max].
 func AmountsOf(list corev1.ResourceList) map[corev1.ResourceName]int64 {
 	amounts := make(map[corev1.ResourceName]int64, len(list))
 	for name := range list {
@@ -156,7 +151,7 @@ func ReplicasIn(list corev1.ResourceList, gpu corev1.ResourceName) int64 {
 				n = amount.Add(n, ValueOf(list, name))
 			}
 		}
-		return min(amount.Most, n)
+		return min(amount.Max, n)
 	}
 	return ValueOf(list, gpu)
 }
@@ -169,5 +164,5 @@ func SlotsIn(list corev1.ResourceList) (n, mib int64) {
 			n, mib = amount.Add(n, of), amount.Add(mib, amount.Times(of, size))
 		}
 	}
-	return min(amount.Most, n), min(amount.Most, mib)
+	return min(amount.Max, n), min(amount.Max, mib)
 }

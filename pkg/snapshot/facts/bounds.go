@@ -241,12 +241,12 @@ func widened(terms []corev1.PodAffinityTerm) *corev1.Affinity {
 
 // mainRequests returns the sum of the requests of a pod's containers for the resources that nodes of all kinds have, and for its GPU resource.
 func mainRequests(pod *corev1.Pod) corev1.ResourceList {
-	sum, gpu := requested(pod), corev1.ResourceName("")
+	sum, gpu := sumRequests(pod), corev1.ResourceName("")
 	for _, name := range slices.Sorted(maps.Keys(sum)) {
 		if nodecontract.IsGPUResource(string(name)) && sum[name] > 0 && (gpu == "" || name == v1alpha1.ResourceGPUShared) {
 			gpu = name
 		}
 	}
 	maps.DeleteFunc(sum, func(name corev1.ResourceName, _ int64) bool { return IsExtended(name, gpu) })
-	return bounded(sum)
+	return asResourceList(sum)
 }

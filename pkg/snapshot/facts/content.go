@@ -13,13 +13,13 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// maxKey is the length of the longest key that is written out. Each term of a pod affinity refers to a selection with the selectors of all of them, so the keys of
+// maxKeyLength is the length of the longest key that is written out. Each term of a pod affinity refers to a selection with the selectors of all of them, so the keys of
 // an affinity of hundreds of terms would be megabytes.
-const maxKey = 512
+const maxKeyLength = 512
 
 // ShortText returns a key, or its checksum if the key is long.
 func ShortText(key string) string {
-	if len(key) <= maxKey {
+	if len(key) <= maxKeyLength {
 		return key
 	}
 	sum := sha256.Sum256([]byte(key))
@@ -33,7 +33,7 @@ func Content(pod *corev1.Pod) string {
 		NodeSelector: pod.Spec.NodeSelector, Affinity: pod.Spec.Affinity, Tolerations: pod.Spec.Tolerations,
 		TopologySpreadConstraints: pod.Spec.TopologySpreadConstraints, Overhead: pod.Spec.Overhead, Resources: pod.Spec.Resources,
 		Priority: pod.Spec.Priority, ResourceClaims: pod.Spec.ResourceClaims,
-		Containers: bare(pod.Spec.Containers), InitContainers: bare(pod.Spec.InitContainers),
+		Containers: schedulingParts(pod.Spec.Containers), InitContainers: schedulingParts(pod.Spec.InitContainers),
 	}
 	b, err := WithBoundedAmounts(&spec).Marshal()
 	if err != nil {
@@ -46,8 +46,8 @@ func Content(pod *corev1.Pod) string {
 	return text
 }
 
-// bare returns the containers with only the fields that matter to the scheduler.
-func bare(containers []corev1.Container) []corev1.Container {
+// schedulingParts returns the containers with only the fields that matter to the scheduler.
+func schedulingParts(containers []corev1.Container) []corev1.Container {
 	all := make([]corev1.Container, len(containers))
 	for i := range containers {
 		all[i] = corev1.Container{

@@ -46,50 +46,50 @@ func (x *Index) With(c Changes) (after *Index, d Difference) {
 		id: &editID{},
 	}
 	for name, node := range c.Nodes {
-		d.Machines = d.Machines || differ(e.site(name).Node, node)
+		d.Machines = d.Machines || differ(e.editableSite(name).Node, node)
 		e.setNode(name, node)
 	}
-	for _, p := range byNode(c.Pods) {
+	for _, p := range podsByNode(c.Pods) {
 		if p.pod != nil {
 			p.pod = WithinBounds(p.pod)
 		}
 		d.Others = d.Others || differ(e.pods.get(p.key), p.pod)
 		e.setPod(p.key, p.pod)
 	}
-	e.finish()
+	e.putSites()
 	after.pods, after.nodes, after.providers, after.gpus, after.pending = e.pods.table, e.nodes.table, e.providers.table, e.gpus.table, e.pending.table
 	after.ended, after.kin, after.repelling, after.holders, after.members = e.ended.table, e.kin.table, e.repelling.table, e.holders.table, e.members.table
-	after.ours, after.canaries = withClaims(after.ours, c.NodeClaims, IsOurClaim), withClaims(after.canaries, c.NodeClaims, IsCanary)
-	d.Machines = with(&after.claims, c.NodeClaims) || d.Machines
-	d.Others = with(&after.volumeClaims, c.PersistentVolumeClaims) || d.Others
-	d.Others = with(&after.volumes, c.PersistentVolumes) || d.Others
-	d.Others = with(&after.csiNodes, c.CSINodes) || d.Others
+	after.ours, after.canaries = updateClaimed(after.ours, c.NodeClaims, IsOurClaim), updateClaimed(after.canaries, c.NodeClaims, IsCanary)
+	d.Machines = applyChanges(&after.claims, c.NodeClaims) || d.Machines
+	d.Others = applyChanges(&after.volumeClaims, c.PersistentVolumeClaims) || d.Others
+	d.Others = applyChanges(&after.volumes, c.PersistentVolumes) || d.Others
+	d.Others = applyChanges(&after.csiNodes, c.CSINodes) || d.Others
 	return after, d
 }
 
-// keyed is a pod with its key. The pod is nil if it was deleted.
-type keyed struct {
+// keyedPod is a pod with its key. The pod is nil if it was deleted.
+type keyedPod struct {
 	key, node string
 	pod       *corev1.Pod
 }
 
-// byNode returns pods sorted by node and key, so that they are appended to lists that are sorted by node. With 50,000 nodes, inserting anywhere in such
+// podsByNode returns pods sorted by node and key, so that they are appended to lists that are sorted by node. With 50,000 nodes, inserting anywhere in such
 // lists took most of the time of a first index.
-func byNode(pods map[string]*corev1.Pod) []keyed {
-	all := make([]keyed, 0, len(pods))
+func podsByNode(pods map[string]*corev1.Pod) []keyedPod {
+	all := make([]keyedPod, 0, len(pods))
 	for key, pod := range pods {
-		k := keyed{key: key, pod: pod}
+		k := keyedPod{key: key, pod: pod}
 		if pod != nil {
 			k.node = pod.Spec.NodeName
 		}
 		all = append(all, k)
 	}
-	slices.SortFunc(all, func(a, b keyed) int { return cmp.Or(strings.Compare(a.node, b.node), strings.Compare(a.key, b.key)) })
+	slices.SortFunc(all, func(a, b keyedPod) int { return cmp.Or(strings.Compare(a.node, b.node), strings.Compare(a.key, b.key)) })
 	return all
 }
 
-// with changes a table, and reports whether the change can affect decisions.
-func with[T any, P interface {
+// applyChanges changes a table, and reports whether the change can affect decisions.
+func applyChanges[T any, P interface {
 	*T
 	metav1.Object
 }](t *table[P], changes map[string]P) (differs bool) {
@@ -106,7 +106,7 @@ func with[T any, P interface {
 	return differs
 }
 
-func withClaims(before []*Claimed, changes map[string]*karpv1.NodeClaim, wanted func(*karpv1.NodeClaim) bool) []*Claimed {
+func updateClaimed(before []*Claimed, changes map[string]*karpv1.NodeClaim, wanted func(*karpv1.NodeClaim) bool) []*Claimed {
 	var more []*Claimed
 	for _, claim := range changes {
 		if claim != nil && wanted(claim) {
@@ -139,8 +139,8 @@ type indexEdit struct {
 	id      *editID
 }
 
-// site returns the site of a node, which may be changed.
-func (e *indexEdit) site(name string) *Site {
+// editableSite returns the site of a node, which may be changed.
+func (e *indexEdit) editableSite(name string) *Site {
 	if s := e.touched[name]; s != nil {
 		return s
 	}
@@ -153,7 +153,7 @@ func (e *indexEdit) site(name string) *Site {
 }
 
 func (e *indexEdit) setNode(name string, node *corev1.Node) {
-	s := e.site(name)
+	s := e.editableSite(name)
 	if s.Node != nil && s.Node.Spec.ProviderID != "" {
 		id := s.Node.Spec.ProviderID
 		if names := slices.DeleteFunc(slices.Clone(e.providers.get(id)), func(n string) bool { return n == name }); len(names) > 0 {
@@ -187,7 +187,7 @@ func (e *indexEdit) addPod(key string, pod *corev1.Pod) {
 	e.setMember(key, pod, true)
 	switch {
 	case karpenter.IsTerminal(pod):
-		if completes(pod) {
+		if showsDuration(pod) {
 			e.ended.set(key, pod)
 		}
 		return
@@ -195,7 +195,7 @@ func (e *indexEdit) addPod(key string, pod *corev1.Pod) {
 		e.pending.set(key, pod)
 		return
 	}
-	s := e.site(pod.Spec.NodeName)
+	s := e.editableSite(pod.Spec.NodeName)
 	at, _ := slices.BinarySearchFunc(s.Pods, pod, ComparePods)
 	s.Pods = slices.Insert(s.Pods, at, pod)
 	if claims.RequestsGPU(&pod.Spec) {
@@ -204,7 +204,7 @@ func (e *indexEdit) addPod(key string, pod *corev1.Pod) {
 		if known := e.holders.get(text); known != nil {
 			h = *known
 		}
-		h.On = e.added(h.On, pod.Spec.NodeName, 1)
+		h.On = e.addToTally(h.On, pod.Spec.NodeName, 1)
 		e.holders.set(text, &h)
 	}
 	if IsCounted(pod) {
@@ -216,7 +216,7 @@ func (e *indexEdit) removePod(key string, pod *corev1.Pod) {
 	e.setMember(key, pod, false)
 	switch {
 	case karpenter.IsTerminal(pod):
-		if completes(pod) {
+		if showsDuration(pod) {
 			e.ended.remove(key)
 		}
 		return
@@ -224,12 +224,12 @@ func (e *indexEdit) removePod(key string, pod *corev1.Pod) {
 		e.pending.remove(key)
 		return
 	}
-	s := e.site(pod.Spec.NodeName)
+	s := e.editableSite(pod.Spec.NodeName)
 	s.Pods = slices.DeleteFunc(s.Pods, func(p *corev1.Pod) bool { return p == pod })
 	if claims.RequestsGPU(&pod.Spec) {
 		text := Content(pod)
 		h := *e.holders.get(text)
-		if h.On = e.added(h.On, pod.Spec.NodeName, -1); len(h.On.Numbers) > 0 {
+		if h.On = e.addToTally(h.On, pod.Spec.NodeName, -1); len(h.On.Numbers) > 0 {
 			e.holders.set(text, &h)
 		} else {
 			e.holders.remove(text)
@@ -249,7 +249,7 @@ func (e *indexEdit) countSiblings(pod *corev1.Pod, more int) {
 	if known {
 		*k = *all[at]
 	}
-	k.On = e.added(k.On, pod.Spec.NodeName, more)
+	k.On = e.addToTally(k.On, pod.Spec.NodeName, more)
 	switch gone := len(k.On.Numbers) == 0; {
 	case gone:
 		all = slices.Delete(slices.Clone(all), at, at+1)
@@ -289,9 +289,9 @@ func KinKey(pod *corev1.Pod) string {
 	return b.String()
 }
 
-// added returns the tally with more additional pods on a node.
-func (e *indexEdit) added(t Tally, node string, more int) Tally {
-	if t.by != e.id {
+// addToTally returns the tally with more additional pods on a node.
+func (e *indexEdit) addToTally(t Tally, node string, more int) Tally {
+	if t.madeBy != e.id {
 		t = Tally{slices.Clone(t.Numbers), e.id}
 	}
 	at, ok := slices.BinarySearchFunc(t.Numbers, node, func(n NodeCount, node string) int { return strings.Compare(n.Node, node) })
@@ -306,15 +306,15 @@ func (e *indexEdit) added(t Tally, node string, more int) Tally {
 	return t
 }
 
-// finish puts the changed sites in place.
-func (e *indexEdit) finish() {
+// putSites puts the changed sites in place.
+func (e *indexEdit) putSites() {
 	for name, s := range e.touched {
 		if s.Node == nil && len(s.Pods) == 0 {
 			e.nodes.remove(name)
 			e.gpus.remove(name)
 			continue
 		}
-		s.heard = heartbeat(s.Node)
+		s.heartbeat = lastHeartbeat(s.Node)
 		e.nodes.set(name, s)
 		if s.Node != nil && GPUOf(s.Node) != "" {
 			e.gpus.set(name, s)
@@ -332,8 +332,8 @@ func (e *indexEdit) setMember(key string, pod *corev1.Pod, is bool) {
 	}
 	group := m.Group.String()
 	set := e.members.get(group)
-	if set == nil || set.by != e.id {
-		own := &memberSet{pods: map[string]*corev1.Pod{}, by: e.id}
+	if set == nil || set.madeBy != e.id {
+		own := &memberSet{pods: map[string]*corev1.Pod{}, madeBy: e.id}
 		if set != nil {
 			maps.Copy(own.pods, set.pods)
 		}

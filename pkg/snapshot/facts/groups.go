@@ -95,30 +95,30 @@ type Membership struct {
 	By string
 }
 
-// MostMembers is the largest number of pods that a group may need at once.
-const MostMembers = math.MaxInt32
+// MaxMembers is the largest number of pods that a group may need at once.
+const MaxMembers = math.MaxInt32
 
 // MembershipOf returns the group that a pod names. The zero value means that it names none. The error says why what it names does not count, and what to do.
 func MembershipOf(pod *corev1.Pod) (Membership, error) {
 	if g := pod.Spec.SchedulingGroup; g != nil && g.PodGroupName != nil {
-		return membership(pod, KubernetesGroups, *g.PodGroupName, "spec.schedulingGroup")
+		return membershipIn(pod, KubernetesGroups, *g.PodGroupName, "spec.schedulingGroup")
 	}
 	if name := pod.Labels[PluginGroupLabel]; name != "" {
-		return membership(pod, PluginGroups, name, "label "+PluginGroupLabel)
+		return membershipIn(pod, PluginGroups, name, "label "+PluginGroupLabel)
 	}
 	if len(pod.Annotations) == 0 {
 		return Membership{}, nil // Those below need an annotation.
 	}
 	for _, key := range []string{VolcanoGroupAnnotation, VolcanoOtherGroupAnnotation} {
 		if name := pod.Annotations[key]; name != "" {
-			return membership(pod, VolcanoGroups, name, "annotation "+key)
+			return membershipIn(pod, VolcanoGroups, name, "annotation "+key)
 		}
 	}
 	if name := pod.Annotations[KAIGroupAnnotation]; name != "" {
-		return membership(pod, KAIGroups, name, "annotation "+KAIGroupAnnotation)
+		return membershipIn(pod, KAIGroups, name, "annotation "+KAIGroupAnnotation)
 	}
 	if name := pod.Labels[KueueGroupLabel]; name != "" && pod.Annotations[KueueFastAnnotation] != "true" && pod.Annotations[KueueServingAnnotation] != "true" {
-		return stated(pod, KueueGroups, name, "label "+KueueGroupLabel, KueueTotalAnnotation)
+		return membershipWithMin(pod, KueueGroups, name, "label "+KueueGroupLabel, KueueTotalAnnotation)
 	}
 	name, named := pod.Annotations[v1alpha1.GroupAnnotation]
 	if _, counted := pod.Annotations[v1alpha1.GroupMinMembersAnnotation]; counted && !named {
@@ -127,20 +127,20 @@ func MembershipOf(pod *corev1.Pod) (Membership, error) {
 	if !named {
 		return Membership{}, nil
 	}
-	return stated(pod, KarveGroups, name, "annotation "+v1alpha1.GroupAnnotation, v1alpha1.GroupMinMembersAnnotation)
+	return membershipWithMin(pod, KarveGroups, name, "annotation "+v1alpha1.GroupAnnotation, v1alpha1.GroupMinMembersAnnotation)
 }
 
-// membership returns the membership in a group with a name that a user wrote.
-func membership(pod *corev1.Pod, api GroupAPI, name, by string) (Membership, error) {
+// membershipIn returns the membership in a group with a name that a user wrote.
+func membershipIn(pod *corev1.Pod, api GroupAPI, name, by string) (Membership, error) {
 	if wrong := validation.IsDNS1123Subdomain(name); len(wrong) > 0 {
 		return Membership{}, fmt.Errorf("%s: %.64q is no name of a group (lower case letters, digits, '-' and '.', at most %d characters); the pod is planned alone", by, name, validation.DNS1123SubdomainMaxLength)
 	}
 	return Membership{Group: GroupKey{api, pod.Namespace, name}, By: by}, nil
 }
 
-// stated returns the membership in a group of which the pod says how many pods are needed.
-func stated(pod *corev1.Pod, api GroupAPI, name, by, minimum string) (Membership, error) {
-	m, err := membership(pod, api, name, by)
+// membershipWithMin returns the membership in a group of which the pod says how many pods are needed.
+func membershipWithMin(pod *corev1.Pod, api GroupAPI, name, by, minimum string) (Membership, error) {
+	m, err := membershipIn(pod, api, name, by)
 	if err != nil {
 		return Membership{}, err
 	}
@@ -156,8 +156,8 @@ func stated(pod *corev1.Pod, api GroupAPI, name, by, minimum string) (Membership
 
 func parseMembers(text string) (int64, error) {
 	n, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
-	if err != nil || n < 1 || n > MostMembers {
-		return 0, fmt.Errorf("%.32q is no number of pods: write one from 1 to %d", text, MostMembers)
+	if err != nil || n < 1 || n > MaxMembers {
+		return 0, fmt.Errorf("%.32q is no number of pods: write one from 1 to %d", text, MaxMembers)
 	}
 	return n, nil
 }
@@ -200,17 +200,17 @@ func PodGroupOf(u *unstructured.Unstructured) PodGroup {
 	api := GroupAPI(u.GroupVersionKind().Group)
 	g := PodGroup{Key: GroupKey{api, u.GetNamespace(), u.GetName()}, Version: u.GroupVersionKind().Version, UID: u.GetUID(), Created: u.GetCreationTimestamp().Time}
 	if kept, ok := u.Object[trimmedField].(map[string]any); ok {
-		g.Min, g.Topology = members(kept["min"]), textOf(kept["topology"])
+		g.Min, g.Topology = memberCount(kept["min"]), stringOf(kept["topology"])
 		g.Whole, g.Unschedulable = kept["whole"] == true, kept["unschedulable"] == true
 		return g
 	}
 	spec := fieldsAt(u.Object, "spec")
 	switch api {
 	case KubernetesGroups:
-		g.Min = members(fieldsAt(spec, "schedulingPolicy", "gang")["minCount"])
+		g.Min = memberCount(fieldsAt(spec, "schedulingPolicy", "gang")["minCount"])
 		if all, ok := fieldsAt(spec, "schedulingConstraints")["topology"].([]any); ok && len(all) > 0 {
 			first, _ := all[0].(map[string]any)
-			g.Topology = textOf(first["key"])
+			g.Topology = stringOf(first["key"])
 		}
 		mode := spec["disruptionMode"]
 		_, all := fieldsAt(spec, "disruptionMode")["all"]
@@ -218,13 +218,13 @@ func PodGroupOf(u *unstructured.Unstructured) PodGroup {
 	case VolcanoGroups:
 		sum := int64(0)
 		for _, n := range fieldsAt(spec, "minTaskMember") {
-			sum = min(sum+members(n), MostMembers)
+			sum = min(sum+memberCount(n), MaxMembers)
 		}
-		g.Min = max(members(spec["minMember"]), sum)
+		g.Min = max(memberCount(spec["minMember"]), sum)
 	case KAIGroups:
-		g.Min, g.Topology = max(members(spec["minMember"]), membersOfSubGroups(spec)), textOf(fieldsAt(spec, "topologyConstraint")["requiredTopologyLevel"])
+		g.Min, g.Topology = max(memberCount(spec["minMember"]), membersOfSubGroups(spec)), stringOf(fieldsAt(spec, "topologyConstraint")["requiredTopologyLevel"])
 	default:
-		g.Min = members(spec["minMember"])
+		g.Min = memberCount(spec["minMember"])
 	}
 	if len(validation.IsQualifiedName(g.Topology)) > 0 { // It is no label.
 		g.Topology = ""
@@ -239,7 +239,7 @@ func membersOfSubGroups(spec map[string]any) int64 {
 	children := map[string][]map[string]any{}
 	for _, s := range all {
 		if s, ok := s.(map[string]any); ok {
-			children[textOf(s["parent"])] = append(children[textOf(s["parent"])], s)
+			children[stringOf(s["parent"])] = append(children[stringOf(s["parent"])], s)
 		}
 	}
 	var need func(name string, of map[string]any) int64
@@ -248,19 +248,19 @@ func membersOfSubGroups(spec map[string]any) int64 {
 		delete(children, name) // A name that two sub-groups have, or a circle, counts once.
 		needs := make([]int64, len(subs))
 		for i, s := range subs {
-			if child := textOf(s["name"]); child != "" {
+			if child := stringOf(s["name"]); child != "" {
 				needs[i] = need(child, s)
 			}
 		}
 		slices.Sort(needs)
-		if k := members(of["minSubGroup"]); k > 0 && k < int64(len(needs)) {
+		if k := memberCount(of["minSubGroup"]); k > 0 && k < int64(len(needs)) {
 			needs = needs[:k]
 		}
 		sum := int64(0)
 		for _, n := range needs {
-			sum = min(sum+n, MostMembers)
+			sum = min(sum+n, MaxMembers)
 		}
-		return max(sum, members(of["minMember"]))
+		return max(sum, memberCount(of["minMember"]))
 	}
 	return need("", spec)
 }
@@ -306,20 +306,20 @@ func fieldsAt(object map[string]any, path ...string) map[string]any {
 	return object
 }
 
-// members returns a number of pods from 0 to MostMembers. Whatever is no such number is 0.
-func members(value any) int64 {
+// memberCount returns a number of pods from 0 to MaxMembers. Whatever is no such number is 0.
+func memberCount(value any) int64 {
 	switch n := value.(type) {
 	case int64:
-		return max(0, min(n, MostMembers))
+		return max(0, min(n, MaxMembers))
 	case float64:
-		if n >= 0 && n <= MostMembers {
+		if n >= 0 && n <= MaxMembers {
 			return int64(n)
 		}
 	}
 	return 0
 }
 
-func textOf(value any) string {
+func stringOf(value any) string {
 	s, _ := value.(string)
 	return s
 }
@@ -336,7 +336,7 @@ func NewPodGroups(served []GroupAPI, all []PodGroup) PodGroups {
 	return groups
 }
 
-func namesGroup(pod *corev1.Pod) bool {
+func isGrouped(pod *corev1.Pod) bool {
 	m, err := MembershipOf(pod)
 	return err == nil && m.Group.Name != ""
 }

@@ -130,7 +130,7 @@ func TestPodGroupsOfEachAPIAreReadAndStayEqualWhenTrimmed(t *testing.T) {
 		"wrong types":                      {facts.VolcanoGroups, "v1beta1", object{"spec": object{"minMember": "3", "minTaskMember": []any{"a"}}, "status": object{"conditions": "none"}}, facts.PodGroup{}},
 		"no spec":                          {facts.KubernetesGroups, "v1beta1", object{"spec": "x", "status": []any{}}, facts.PodGroup{}},
 		"negative":                         {facts.PluginGroups, "v1alpha1", object{"spec": object{"minMember": int64(-3)}}, facts.PodGroup{}},
-		"more than anyone":                 {facts.PluginGroups, "v1alpha1", object{"spec": object{"minMember": int64(1) << 60}}, facts.PodGroup{Min: facts.MostMembers}},
+		"more than anyone":                 {facts.PluginGroups, "v1alpha1", object{"spec": object{"minMember": int64(1) << 60}}, facts.PodGroup{Min: facts.MaxMembers}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -199,7 +199,7 @@ func FuzzMembership(f *testing.F) {
 			if (err != nil) && m != (facts.Membership{}) {
 				t.Errorf("there is an error and a group: %v, %+v", err, m)
 			}
-			if err == nil && (m.Min < 0 || m.Min > facts.MostMembers || strings.ContainsAny(m.Group.Name, "\x00/ \n")) {
+			if err == nil && (m.Min < 0 || m.Min > facts.MaxMembers || strings.ContainsAny(m.Group.Name, "\x00/ \n")) {
 				t.Errorf("it is %+v", m)
 			}
 			if err != nil && len(err.Error()) > 512 {

@@ -51,10 +51,10 @@ type Site struct {
 	Node *corev1.Node
 	// Pods have not ended. They are sorted by name.
 	Pods []*corev1.Pod
-	// heard is the time of the latest heartbeat of the node.
-	heard time.Time
-	once  sync.Once
-	inUse Use
+	// heartbeat is the time of the latest heartbeat of the node.
+	heartbeat time.Time
+	once      sync.Once
+	inUse     Use
 	// RoomSlot is for the room of the node.
 	RoomSlot Slot
 }
@@ -78,8 +78,8 @@ type Holders struct {
 type Tally struct {
 	// Numbers are sorted by node.
 	Numbers []NodeCount
-	// by is the edit that created the tally. Only that edit may change it.
-	by *editID
+	// madeBy is the edit that created the tally. Only that edit may change it.
+	madeBy *editID
 }
 
 // NodeCount is the number of pods on a node.
@@ -149,7 +149,7 @@ func (x *Index) AllNodes() iter.Seq[*corev1.Node] {
 func (x *Index) Used() iter.Seq2[*corev1.Node, map[corev1.ResourceName]int64] {
 	return func(yield func(*corev1.Node, map[corev1.ResourceName]int64) bool) {
 		for s := range x.Sites() {
-			if !yield(s.Node, s.Use().All.all()) {
+			if !yield(s.Node, s.Use().All.byResource()) {
 				return
 			}
 		}
@@ -170,8 +170,8 @@ func (x *Index) Sites() iter.Seq[*Site] {
 func (x *Index) LastHeartbeat() time.Time {
 	var last time.Time
 	for s := range x.Sites() {
-		if s.heard.After(last) {
-			last = s.heard
+		if s.heartbeat.After(last) {
+			last = s.heartbeat
 		}
 	}
 	return last
@@ -302,8 +302,8 @@ func usesFirst(a, b *corev1.Pod) int {
 // memberSet has the pods of a group by name.
 type memberSet struct {
 	pods map[string]*corev1.Pod
-	// by is the edit that created the set. Only that edit may change it.
-	by *editID
+	// madeBy is the edit that created the set. Only that edit may change it.
+	madeBy *editID
 }
 
 // Members returns the pods that name a group, in no order, without those that have failed. Pods that have succeeded are included.

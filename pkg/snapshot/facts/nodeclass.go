@@ -17,7 +17,7 @@ import (
 // NodeClassStateOf returns the state of a cloud node class. As in Karpenter's providers, its Ready condition must be True, and for the current generation if
 // the condition has an observed generation.
 func NodeClassStateOf(class *unstructured.Unstructured) NodeClassState {
-	state := judged(class)
+	state := readinessOf(class)
 	cloud := clouds.Of(class)
 	state.Generation, state.Subnets = class.GetGeneration(), cloud.Subnets(class)
 	if cloud.ReservationField != "" {
@@ -27,7 +27,7 @@ func NodeClassStateOf(class *unstructured.Unstructured) NodeClassState {
 	return state
 }
 
-func judged(class *unstructured.Unstructured) NodeClassState {
+func readinessOf(class *unstructured.Unstructured) NodeClassState {
 	name := fmt.Sprintf("%s %q", class.GetKind(), class.GetName())
 	if class.GetDeletionTimestamp() != nil {
 		return NodeClassState{Reason: "NodeClassTerminating", Message: name + " is being deleted: name another in spec.nodeClassRef"}

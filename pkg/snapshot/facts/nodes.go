@@ -26,8 +26,8 @@ func NumberIn(values map[string]string, key string, most int64) int64 {
 	return n
 }
 
-// heartbeat returns the time of the latest heartbeat of a Node.
-func heartbeat(node *corev1.Node) time.Time {
+// lastHeartbeat returns the time of the latest heartbeat of a Node.
+func lastHeartbeat(node *corev1.Node) time.Time {
 	var last time.Time
 	if node == nil {
 		return last

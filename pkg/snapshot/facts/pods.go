@@ -33,8 +33,8 @@ func IsCounted(pod *corev1.Pod) bool {
 	return pod.Spec.NodeName != "" && pod.DeletionTimestamp.IsZero() && !karpenter.IsTerminal(pod)
 }
 
-// completes reports whether a pod shows how long the pods of its Job take.
-func completes(pod *corev1.Pod) bool {
+// showsDuration reports whether a pod shows how long the pods of its Job take.
+func showsDuration(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded && JobOf(pod) != nil
 }
 
@@ -76,15 +76,15 @@ func OwnerOf(pod *corev1.Pod) (kind, name string) {
 			}
 		}
 	case "Job":
-		if name := scheduled.FindStringSubmatch(controller.Name); name != nil {
+		if name := cronJobName.FindStringSubmatch(controller.Name); name != nil {
 			return "CronJob", name[1]
 		}
 	}
 	return controller.Kind, controller.Name
 }
 
-// scheduled matches the names of Jobs that a CronJob creates: its own name, and the scheduled time in minutes since 1970.
-var scheduled = regexp.MustCompile(`^(.+)-\d{8}$`)
+// cronJobName matches the names of Jobs that a CronJob creates: its own name, and the scheduled time in minutes since 1970.
+var cronJobName = regexp.MustCompile(`^(.+)-\d{8}$`)
 
 // PodName returns the name of a pod in the planner.
 func PodName(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }

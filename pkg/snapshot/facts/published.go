@@ -33,16 +33,16 @@ type Offer struct {
 	Whole                  bool
 }
 
-// pool is a pool of ResourceSlices: those of a driver for a node.
-type pool struct{ node, driver string }
+// slicePool is a pool of ResourceSlices: those of a driver for a node.
+type slicePool struct{ node, driver string }
 
 // PublishedOf returns the replicas of ResourceSlices. As in the scheduler, only the newest generation of a pool counts, only if all of its slices
 // exist, and only devices without taints that keep pods away, of the driver or of a rule.
 func PublishedOf(all []resourcev1.ResourceSlice, rules []resourcev1.DeviceTaintRule) Published {
-	newest, count := map[pool]int64{}, map[pool]int64{}
+	newest, count := map[slicePool]int64{}, map[slicePool]int64{}
 	for i := range all {
 		spec := &all[i].Spec
-		of, ok := poolOf(spec)
+		of, ok := slicePoolOf(spec)
 		if !ok {
 			continue
 		}
@@ -56,7 +56,7 @@ func PublishedOf(all []resourcev1.ResourceSlice, rules []resourcev1.DeviceTaintR
 	p := Published{}
 	for i := range all {
 		spec := &all[i].Spec
-		of, ok := poolOf(spec)
+		of, ok := slicePoolOf(spec)
 		if !ok || spec.Pool.Generation < newest[of] || count[of] < spec.Pool.ResourceSliceCount {
 			continue
 		}
@@ -94,12 +94,12 @@ func taintRule(rules []resourcev1.DeviceTaintRule, driver, pool, device string) 
 	return ""
 }
 
-// poolOf returns the pool of a slice. It returns false if the slice is not from a driver for which Karve plans.
-func poolOf(spec *resourcev1.ResourceSliceSpec) (pool, bool) {
+// slicePoolOf returns the pool of a slice. It returns false if the slice is not from a driver for which Karve plans.
+func slicePoolOf(spec *resourcev1.ResourceSliceSpec) (slicePool, bool) {
 	if _, ours := claims.Reads(spec.Driver); !ours || spec.NodeName == nil || spec.Pool.Name != *spec.NodeName {
-		return pool{}, false
+		return slicePool{}, false
 	}
-	return pool{*spec.NodeName, spec.Driver}, true
+	return slicePool{*spec.NodeName, spec.Driver}, true
 }
 
 // On returns a node with the replicas of the promised resource that its DRA driver publishes among its allocatable resources, like those of a device

@@ -15,7 +15,7 @@ import (
 // Same reports whether two versions of an object are equal as far as decisions are concerned, such as those of a Node before and after a heartbeat. The
 // objects are pointers of one type.
 func Same(a, b metav1.Object) bool {
-	return semantic.DeepEqual(versionless(a), versionless(b))
+	return semantic.DeepEqual(withoutVersion(a), withoutVersion(b))
 }
 
 // semantic is the equality of the API machinery, which compares quantities by value, with quantities that a tenant wrote compared in bounded time.
@@ -25,8 +25,8 @@ var semantic = func() conversion.Equalities {
 	return e
 }()
 
-// versionless returns a copy of an object without its resource version, managed fields and heartbeat times.
-func versionless(o metav1.Object) metav1.Object {
+// withoutVersion returns a copy of an object without its resource version, managed fields and heartbeat times.
+func withoutVersion(o metav1.Object) metav1.Object {
 	value := reflect.New(reflect.TypeOf(o).Elem())
 	value.Elem().Set(reflect.ValueOf(o).Elem())
 	same, _ := reflect.TypeAssert[metav1.Object](value)

@@ -16,7 +16,7 @@ import (
 // SetAside returns a pod without what a user may have made large. Nothing is launched for it, and the reason is why. If it runs, it holds what it
 // requests, and its node is kept.
 func SetAside(pod *corev1.Pod, why string) *corev1.Pod {
-	requests := bounded(requested(pod))
+	requests := asResourceList(sumRequests(pod))
 	if len(pod.Spec.ResourceClaims) > 0 && !claims.RequestsGPU(&pod.Spec) {
 		requests[v1alpha1.ResourceGPUShared] = *resource.NewQuantity(1, resource.DecimalSI) // It may be for a GPU.
 	}
@@ -34,8 +34,8 @@ func SetAside(pod *corev1.Pod, why string) *corev1.Pod {
 	}
 }
 
-// requested returns the sum of what the containers of a pod request.
-func requested(pod *corev1.Pod) map[corev1.ResourceName]int64 {
+// sumRequests returns the sum of what the containers of a pod request.
+func sumRequests(pod *corev1.Pod) map[corev1.ResourceName]int64 {
 	sum := map[corev1.ResourceName]int64{}
 	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range containers {
@@ -47,8 +47,8 @@ func requested(pod *corev1.Pod) map[corev1.ResourceName]int64 {
 	return sum
 }
 
-// bounded returns amounts in the planner's units as a list.
-func bounded(amounts map[corev1.ResourceName]int64) corev1.ResourceList {
+// asResourceList returns amounts in the planner's units as a list.
+func asResourceList(amounts map[corev1.ResourceName]int64) corev1.ResourceList {
 	list := corev1.ResourceList{}
 	for name, n := range amounts {
 		list[name] = *resource.NewQuantity(n, resource.DecimalSI)
@@ -59,18 +59,18 @@ func bounded(amounts map[corev1.ResourceName]int64) corev1.ResourceList {
 	return list
 }
 
-// maxKept is the length of the longest annotation that a node keeps. The marks of the controllers are shorter.
-const maxKept = 256
+// maxKeptAnnotation is the length of the longest annotation that a node keeps. The marks of the controllers are shorter.
+const maxKeptAnnotation = 256
 
 // SetAsideNode returns a node that takes no more pods and is kept.
 func SetAsideNode(node *corev1.Node, why string) *corev1.Node {
 	meta := node.ObjectMeta
 	meta.Annotations = SetAsideSpec(node.Annotations, why)
 	meta.Annotations[karpv1.DoNotDisruptAnnotationKey] = "true"
-	maps.DeleteFunc(meta.Annotations, func(key, value string) bool { return key != setAsideAnnotation && len(value) > maxKept })
+	maps.DeleteFunc(meta.Annotations, func(key, value string) bool { return key != setAsideAnnotation && len(value) > maxKeptAnnotation })
 	return &corev1.Node{
 		ObjectMeta: meta, Spec: corev1.NodeSpec{ProviderID: node.Spec.ProviderID, Taints: node.Spec.Taints, Unschedulable: true},
-		Status: corev1.NodeStatus{Conditions: node.Status.Conditions, Capacity: bounded(AmountsOf(node.Status.Capacity)), Allocatable: bounded(AmountsOf(node.Status.Allocatable))},
+		Status: corev1.NodeStatus{Conditions: node.Status.Conditions, Capacity: asResourceList(AmountsOf(node.Status.Capacity)), Allocatable: asResourceList(AmountsOf(node.Status.Allocatable))},
 	}
 }
 

@@ -17,7 +17,7 @@ type table[V any] struct {
 	size  int
 }
 
-func partOf(key string) uint64 { return maphash.String(seed, key) % shards }
+func shardOf(key string) uint64 { return maphash.String(seed, key) % shards }
 
 // get returns the value of a key, and the zero value if there is none.
 func (t table[V]) get(key string) V {
@@ -25,7 +25,7 @@ func (t table[V]) get(key string) V {
 		var none V
 		return none
 	}
-	return t.parts[partOf(key)][key]
+	return t.parts[shardOf(key)][key]
 }
 
 // all returns the values with their keys, in no order.
@@ -52,9 +52,9 @@ type edit[V any] struct {
 
 func editOf[V any](t table[V]) *edit[V] { return &edit[V]{table: t} }
 
-// part returns the part of a key for changes.
-func (e *edit[V]) part(key string) map[string]V {
-	i := partOf(key)
+// writablePart returns the part of a key for changes.
+func (e *edit[V]) writablePart(key string) map[string]V {
+	i := shardOf(key)
 	if e.own[i] {
 		return e.parts[i]
 	}
@@ -73,14 +73,14 @@ func (e *edit[V]) part(key string) map[string]V {
 }
 
 func (e *edit[V]) set(key string, value V) {
-	part := e.part(key)
+	part := e.writablePart(key)
 	before := len(part)
 	part[key] = value
 	e.size += len(part) - before
 }
 
 func (e *edit[V]) remove(key string) {
-	part := e.part(key)
+	part := e.writablePart(key)
 	before := len(part)
 	delete(part, key)
 	e.size += len(part) - before

@@ -29,7 +29,7 @@ func (t Throughput) On(gpuName string) int64 {
 // Limits of the annotation, which bound the work of a plan and keep prices exact.
 const (
 	maxThroughputText = 128
-	mostThroughputs   = 16
+	maxThroughputs    = 16
 )
 
 // throughputEntry matches a model of GPU with a number from 0.001 to 9999.999.
@@ -77,8 +77,8 @@ func parseThroughput(text string) (Throughput, error) {
 		}
 		t[parts[1]] = milli
 	}
-	if len(t) > mostThroughputs {
-		return nil, fmt.Errorf("it names more than %d GPUs", mostThroughputs)
+	if len(t) > maxThroughputs {
+		return nil, fmt.Errorf("it names more than %d GPUs", maxThroughputs)
 	}
 	return t, nil
 }

@@ -29,9 +29,9 @@ type ReadAhead struct {
 	Tried map[int32]time.Time
 }
 
-// overtakenBy is how much newer than an untried pod another one must be to show that the scheduler does not try the former. The order in which the scheduler
+// overtakenAfter is how much newer than an untried pod another one must be to show that the scheduler does not try the former. The order in which the scheduler
 // sees pods, and the order of its answers, may differ from that of their creation.
-const overtakenBy = 5 * time.Second
+const overtakenAfter = 5 * time.Second
 
 // Untried reports whether a pod asks for a GPU and waits for the default scheduler, which has not tried it yet. Pods with scheduling gates have a condition
 // from the beginning. The pods of a group are not untried: some schedulers give them no condition, and all of them are planned for together with the first one that was tried.
@@ -43,7 +43,7 @@ func Untried(pod *corev1.Pod) bool {
 		return false
 	}
 	return pod.Spec.SchedulingGroup == nil && !slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodScheduled }) &&
-		claims.RequestsGPU(&pod.Spec) && !karpenter.IsDaemon(pod) && !namesGroup(pod)
+		claims.RequestsGPU(&pod.Spec) && !karpenter.IsDaemon(pod) && !isGrouped(pod)
 }
 
 // Overtaken reports whether the scheduler has tried a newer pod of the same or a lower priority. It takes pods in this order, so a plugin of the scheduler
@@ -51,7 +51,7 @@ func Untried(pod *corev1.Pod) bool {
 func (r *ReadAhead) Overtaken(pod *corev1.Pod) bool {
 	priority := schedulinghelper.PodPriority(pod)
 	for of, newest := range r.Tried {
-		if of <= priority && newest.After(pod.CreationTimestamp.Add(overtakenBy)) {
+		if of <= priority && newest.After(pod.CreationTimestamp.Add(overtakenAfter)) {
 			return true
 		}
 	}

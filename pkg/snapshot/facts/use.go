@@ -32,8 +32,8 @@ func (t *Total) add(requests corev1.ResourceList) {
 	}
 }
 
-// all returns the sum by resource. Each pod counts as one of the resource pods.
-func (t *Total) all() map[corev1.ResourceName]int64 {
+// byResource returns the sum by resource. Each pod counts as one of the resource pods.
+func (t *Total) byResource() map[corev1.ResourceName]int64 {
 	all := maps.Clone(t.Amounts)
 	if all == nil {
 		all = map[corev1.ResourceName]int64{}

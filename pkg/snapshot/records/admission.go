@@ -28,7 +28,7 @@ type Demand struct {
 	// Later reports whether they, or the required node affinity, mention labels that others write on nodes after the launch.
 	Later bool
 	// Places has, for each of the pod's volumes, the nodes on which it is available.
-	Places []*place
+	Places []*volumePlace
 }
 
 func DemandOf(pod *corev1.Pod) Demand {
@@ -46,10 +46,10 @@ func (d *Demand) Refusal(taints []corev1.Taint, name string, labels nodelabels.L
 	if taint := d.Untolerated(taints, facts.KeepsPodsAway); taint != nil {
 		return UntoleratedTaintError{*taint}
 	}
-	if err := d.otherLabel(labels); err != nil {
+	if err := d.whyOtherLabel(labels); err != nil {
 		return err
 	}
-	if err := d.otherAffinity(name, labels); err != nil {
+	if err := d.whyOtherAffinity(name, labels); err != nil {
 		return err
 	}
 	node := NodeOf(name, labels.Known)

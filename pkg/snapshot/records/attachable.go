@@ -25,7 +25,7 @@ func AttachableOf(c *facts.Cluster) *Attachable {
 		for name, node := range x.CSINodes() {
 			if s := x.Site(name); s != nil && s.Node.Labels[corev1.LabelInstanceTypeStable] != "" {
 				for driver, limit := range attachments(node) {
-					note(types, s.Node.Labels[corev1.LabelInstanceTypeStable], driver, limit)
+					noteMin(types, s.Node.Labels[corev1.LabelInstanceTypeStable], driver, limit)
 				}
 			}
 		}
@@ -61,8 +61,8 @@ func attachments(node *storagev1.CSINode) iter.Seq2[string, int64] {
 	}
 }
 
-// note records a limit if it is the lowest so far.
-func note(limits map[string]map[string]int64, of, driver string, limit int64) {
+// noteMin records a limit if it is the lowest so far.
+func noteMin(limits map[string]map[string]int64, of, driver string, limit int64) {
 	if limits[of] == nil {
 		limits[of] = map[string]int64{}
 	}

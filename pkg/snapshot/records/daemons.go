@@ -43,12 +43,8 @@ func DaemonDemands(c *facts.Cluster) []Demand {
 func DaemonsOn(daemons []Demand, taints []corev1.Taint, name string, labels nodelabels.Labels, empty planner.Resources, gpu corev1.ResourceName) []*Demand {
 	var on []*Demand
 	for i := range daemons {
-		asks := facts.ResourcesOf(daemons[i].Requests, gpu)
-		if asks != facts.Within(asks, empty) {
-			continue
-		}
-		if daemons[i].runsOn(taints, name, labels) {
-			on = append(on, &daemons[i])
+		if d := &daemons[i]; empty.Covers(facts.ResourcesOf(d.Requests, gpu)) && d.runsOn(taints, name, labels) {
+			on = append(on, d)
 		}
 	}
 	return on

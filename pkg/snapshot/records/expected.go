@@ -29,13 +29,13 @@ func (m *Machine) ForeignTaints() []corev1.Taint {
 	return slices.DeleteFunc(slices.Clone(m.Node.Spec.Taints), func(t corev1.Taint) bool {
 		is := func(own corev1.Taint) bool { return own.MatchTaint(&t) }
 		return slices.ContainsFunc(m.Claim.Spec.Taints, is) || slices.ContainsFunc(m.Claim.Spec.StartupTaints, is) ||
-			slices.ContainsFunc(passing, func(prefix string) bool { return strings.HasPrefix(t.Key, prefix) })
+			slices.ContainsFunc(passingTaints, func(prefix string) bool { return strings.HasPrefix(t.Key, prefix) })
 	})
 }
 
-// passing are the prefixes of taints for a condition of a node or its end: Kubernetes' own, those of clouds, Karpenter's and Karve's, and those of tools that drain
+// passingTaints are the prefixes of taints for a condition of a node or its end: Kubernetes' own, those of clouds, Karpenter's and Karve's, and those of tools that drain
 // nodes. Another node would not have them.
-var passing = []string{
+var passingTaints = []string{
 	"node.kubernetes.io/", "node.cloudprovider.kubernetes.io/", "karpenter.sh/", v1alpha1.Group + "/", "aws-node-termination-handler/", "ToBeDeletedByClusterAutoscaler",
 }
 
@@ -50,11 +50,11 @@ func (m *Machine) Planned() nodelabels.Labels {
 	return labels
 }
 
-// raising is how long Karve assumes that a machine will report the replicas of its raised promise.
-const raising = time.Minute
+// raisingTime is how long Karve assumes that a machine will report the replicas of its raised promise.
+const raisingTime = time.Minute
 
-// LeastMemoryMiB returns the device memory of each GPU of the machine in MiB, the lower of the values in the catalog and on the Node.
-func (m *Machine) LeastMemoryMiB(t *catalog.InstanceType) int64 {
+// MinMemoryMiB returns the device memory of each GPU of the machine in MiB, the lower of the values in the catalog and on the Node.
+func (m *Machine) MinMemoryMiB(t *catalog.InstanceType) int64 {
 	mib := t.GPU.UsableMiB()
 	if m.Node != nil {
 		mib = min(mib, MemoryMiB(m.Node.Labels, t))
@@ -65,7 +65,7 @@ func (m *Machine) LeastMemoryMiB(t *catalog.InstanceType) int64 {
 // Raised reports whether the promise of a machine was raised a moment ago.
 func (m *Machine) Raised(now time.Time) bool {
 	at := m.status().raised
-	return !at.IsZero() && now.Before(at.Add(raising)) && at.Before(now.Add(raising))
+	return !at.IsZero() && now.Before(at.Add(raisingTime)) && at.Before(now.Add(raisingTime))
 }
 
 // HasOrGets returns the number of replicas that a machine has or can get, given the number that it reports. Replicas of a promise that was raised a
@@ -75,7 +75,7 @@ func (m *Machine) HasOrGets(exposed int64, raised bool) (replicas, more int64) {
 		exposed = max(exposed, m.Promise.Replicas())
 	}
 	if exposed >= m.Promise.Replicas() {
-		more = max(0, m.MostPerGPU-m.Promise.ReplicasPerGPU)
+		more = max(0, m.MaxPerGPU-m.Promise.ReplicasPerGPU)
 	}
 	return exposed + more*m.Promise.GPUs, more
 }

@@ -68,9 +68,9 @@ func RequiredTerms(pod *corev1.Pod) []corev1.NodeSelectorTerm {
 	return affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 }
 
-// judge reports whether a node that does not show all its labels yet will meet the pod's required node affinity. If it depends on a label in doubt, judge
+// judgeAffinity reports whether a node that does not show all its labels yet will meet the pod's required node affinity. If it depends on a label in doubt, judge
 // returns the label.
-func (d *Demand) judge(name string, labels nodelabels.Labels) (best nodelabels.Verdict, doubted string) {
+func (d *Demand) judgeAffinity(name string, labels nodelabels.Labels) (best nodelabels.Verdict, doubted string) {
 	terms := RequiredTerms(d.Pod)
 	if terms == nil {
 		return nodelabels.Yes, ""
@@ -111,17 +111,17 @@ func (d *Demand) runsOn(taints []corev1.Taint, name string, labels nodelabels.La
 			return false
 		}
 	}
-	verdict, _ := d.judge(name, labels)
+	verdict, _ := d.judgeAffinity(name, labels)
 	return verdict > nodelabels.No && d.Untolerated(taints, facts.KeepsPodsAway) == nil
 }
 
 // Matches reports whether a node with the labels meets the pod's node selector and required node affinity.
 func (d *Demand) Matches(name string, labels nodelabels.Labels) bool {
-	return d.otherLabel(labels) == nil && d.otherAffinity(name, labels) == nil
+	return d.whyOtherLabel(labels) == nil && d.whyOtherAffinity(name, labels) == nil
 }
 
-// otherLabel returns which label of the pod's node selector a node does not have, or nil if it has all.
-func (d *Demand) otherLabel(labels nodelabels.Labels) error {
+// whyOtherLabel returns which label of the pod's node selector a node does not have, or nil if it has all.
+func (d *Demand) whyOtherLabel(labels nodelabels.Labels) error {
 	for _, key := range d.Selectors {
 		want := d.Pod.Spec.NodeSelector[key]
 		if value, ok := labels.Known[key]; ok && value == want {
@@ -135,10 +135,10 @@ func (d *Demand) otherLabel(labels nodelabels.Labels) error {
 	return nil
 }
 
-// otherAffinity returns why a node does not meet the pod's required node affinity, or nil if it does.
-func (d *Demand) otherAffinity(name string, labels nodelabels.Labels) error {
+// whyOtherAffinity returns why a node does not meet the pod's required node affinity, or nil if it does.
+func (d *Demand) whyOtherAffinity(name string, labels nodelabels.Labels) error {
 	if d.Later && labels.Doubts != nil && len(RequiredTerms(d.Pod)) > 0 {
-		switch verdict, key := d.judge(name, labels); verdict {
+		switch verdict, key := d.judgeAffinity(name, labels); verdict {
 		case nodelabels.Maybe:
 			return LaterLabel(key, labels)
 		case nodelabels.Yes:
@@ -171,10 +171,10 @@ func IsNitro(t *catalog.InstanceType) bool {
 func (m *Machine) foretold() nodelabels.Labels {
 	p := m.Promise
 	n := nodelabels.Node{
-		Resource: string(p.Resource), Least: p.ReplicasPerGPU, Most: max(p.ReplicasPerGPU, m.MostPerGPU), MPS: p.MPS != nodecontract.MPS{}, MIG: p.MIG, Slots: !p.Slots.IsZero(),
+		Resource: string(p.Resource), MinReplicas: p.ReplicasPerGPU, MaxReplicas: max(p.ReplicasPerGPU, m.MaxPerGPU), MPS: p.MPS != nodecontract.MPS{}, MIG: p.MIG, Slots: !p.Slots.IsZero(),
 	}
-	if m.MostPerGPU > 0 {
-		n.Least = 1
+	if m.MaxPerGPU > 0 {
+		n.MinReplicas = 1
 	}
 	if m.Type != nil {
 		n.Type, n.Nitro, n.GPU = m.Type.Name, IsNitro(m.Type), m.Type.GPU

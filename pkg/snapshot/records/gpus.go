@@ -128,16 +128,16 @@ func (m *Machine) GPUsLeft(perGPU, exposed int64, labels map[string]string) []pl
 }
 
 func (m *Machine) gpusHeld(perGPU, exposed int64, labels map[string]string) (left []planner.GPU, on map[*corev1.Pod]int) {
-	return GPUsHeld(m.gpus(perGPU, exposed, labels), m.Pods, m.Promise.Resource)
+	return GPUsHeld(m.unusedGPUs(perGPU, exposed, labels), m.Pods, m.Promise.Resource)
 }
 
-// gpus returns the GPUs of the machine, or their MIG instances, as if no pod used them.
-func (m *Machine) gpus(perGPU, exposed int64, labels map[string]string) []planner.GPU {
+// unusedGPUs returns the GPUs of the machine, or their MIG instances, as if no pod used them.
+func (m *Machine) unusedGPUs(perGPU, exposed int64, labels map[string]string) []planner.GPU {
 	if offers := m.Promise.Offers(); offers != nil {
 		return AsOneGPU(offers, exposed)
 	}
 	count, perUnit, unitMiB := Divide(m.Promise.MIG, m.Promise.GPUs, perGPU, MemoryMiB(labels, m.Type))
-	return usable(count, perUnit, unitMiB, exposed, m.GPUsCordoned())
+	return usableGPUs(count, perUnit, unitMiB, exposed, m.GPUsCordoned())
 }
 
 // GPUSet returns the GPUs of the machine of which the agent chooses.
@@ -145,7 +145,7 @@ func (m *Machine) GPUSet(perGPU, exposed int64, labels map[string]string) GPUSet
 	if !AgentChooses(m.Promise.Backend, m.Promise.Slots) || m.Promise.MIG.Mixed() {
 		return GPUSet{}
 	}
-	return GPUSetOf(m.gpus(perGPU, exposed, labels))
+	return GPUSetOf(m.unusedGPUs(perGPU, exposed, labels))
 }
 
 // UnmanagedGPUs returns the GPUs of a node that Karve did not launch, as if no pod used them. exposed is the number of replicas that the node reports.
@@ -154,13 +154,13 @@ func UnmanagedGPUs(node *corev1.Node, t *catalog.InstanceType, exposed int64) []
 	if cordoned {
 		perGPU = facts.NumberIn(node.Labels, nodecontract.GPUReplicasLabel, facts.MaxReplicasPerGPU)
 	}
-	return usable(count, perGPU, MemoryMiB(node.Labels, t), exposed, cordoned)
+	return usableGPUs(count, perGPU, MemoryMiB(node.Labels, t), exposed, cordoned)
 }
 
-// usable returns the GPUs of a node on which pods can have replicas. exposed is the number of replicas that the node reports, or will report. A node
+// usableGPUs returns the GPUs of a node on which pods can have replicas. exposed is the number of replicas that the node reports, or will report. A node
 // may report more than it promised; the planner expects the GPUs to add up to all replicas of the node. If GPUs are cordoned, as many GPUs as
 // correspond to the missing replicas have no room. Which ones these are makes no difference to a plan. It returns nil if count is 0.
-func usable(count, perGPU, memoryMiB, exposed int64, cordoned bool) []planner.GPU {
+func usableGPUs(count, perGPU, memoryMiB, exposed int64, cordoned bool) []planner.GPU {
 	if count <= 0 {
 		return nil
 	}

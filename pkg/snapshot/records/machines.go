@@ -40,8 +40,8 @@ type Machine struct {
 	Pods []*corev1.Pod
 	// Promise is what the machine was launched to provide.
 	Promise facts.Promise
-	// MostPerGPU is the maxReplicas of its GPUs, or 0 if its GPUNodeClass sets no range.
-	MostPerGPU int64
+	// MaxPerGPU is the maxReplicas of its GPUs, or 0 if its GPUNodeClass sets no range.
+	MaxPerGPU int64
 	// Assumed holds the assumptions of [View.WhatIf]. It is zero for a machine without assumptions.
 	Assumed Assumed
 	// limited is the price of the machine if it has a limit.
@@ -106,7 +106,7 @@ func (m *Machine) Registered() bool { return m.status().registered }
 func (m *Machine) Initialized() bool { return m.status().initialized }
 
 // AwaitsReplicas reports whether the replicas of the machine have not appeared yet. Once the Node is registered, the startup taint shows it.
-func (m *Machine) AwaitsReplicas() bool { return m.status().awaits }
+func (m *Machine) AwaitsReplicas() bool { return m.status().awaitsReplicas }
 
 // Started reports whether the machine has started: it is initialized and has its replicas.
 func (m *Machine) Started() bool { return m.Initialized() && !m.AwaitsReplicas() }
@@ -155,7 +155,7 @@ func (m *Machine) BrokenSince(timeout time.Duration) (time.Time, bool) {
 	if !f.breaks {
 		return time.Time{}, false
 	}
-	return f.waits.Add(timeout), true
+	return f.waitsSince.Add(timeout), true
 }
 
 // NotReady reports whether the kubelet of a Node says that it is not ready, or says nothing. No pod starts there.
@@ -178,8 +178,8 @@ func Uninitialized(m *Machine) string {
 	return "is not initialized"
 }
 
-// reached returns when the machine registered, or when it was launched if it has not registered.
-func (m *Machine) reached() time.Time {
+// lastStepTime returns when the machine registered, or when it was launched if it has not registered.
+func (m *Machine) lastStepTime() time.Time {
 	if at := m.since(karpv1.ConditionTypeRegistered); !at.IsZero() {
 		return at
 	}
@@ -221,7 +221,7 @@ func (m *Machine) sumReplicas() int64 {
 	for _, pod := range m.Pods {
 		n = amount.Add(n, m.ReplicasOf(pod))
 	}
-	return min(amount.Most, n)
+	return min(amount.Max, n)
 }
 
 // Empty reports whether only DaemonSets have pods on the Node.
@@ -310,7 +310,7 @@ func Canaries(c *facts.Cluster) []Machine {
 
 func machinesOf(c *facts.Cluster, claims []*facts.Claimed) []Machine {
 	x, machines := c.Indexed(), make([]Machine, len(claims))
-	all, leaves := sync.OnceValue(c.InstanceTypes), sync.OnceValue(func() map[string]time.Time { return leaving(c) })
+	all, leaves := sync.OnceValue(c.InstanceTypes), sync.OnceValue(func() map[string]time.Time { return leaveTimes(c) })
 	for i, claim := range claims {
 		c.BeginVisit("NodeClaim", claim.Claim)
 		machines[i] = machineOf(claim, x.SiteOf(claim.Claim), c.TypesOf(claim.Claim.Spec.NodeClassRef, all))
@@ -350,7 +350,7 @@ func machineOf(c *facts.Claimed, s *facts.Site, types []catalog.InstanceType) Ma
 	return facts.Remember(&c.MachineSlot, machineInput{s, facts.IdentityOf(types)}, func() *machineMemo {
 		m := &machineMemo{machine: Machine{Claim: c.Claim, Promise: facts.PromiseOf(c.Claim.Annotations), Reservation: ReservationOf(c.Claim)}, site: s}
 		m.machine.memo = m
-		m.machine.know(types)
+		m.machine.setType(types)
 		if o := m.machine.offering(); o != nil && o.Reservation != "" {
 			m.machine.Promise.MicroUSDPerHour, m.machine.Promise.ListMicroUSDPerHour = o.ListPrice(), o.ListPrice() // The slot is paid, and reports say what it costs.
 		}
@@ -362,8 +362,8 @@ func machineOf(c *facts.Claimed, s *facts.Site, types []catalog.InstanceType) Ma
 	}).machine
 }
 
-// know sets the instance type, or those that the NodeClaim allows. If the cloud launched another offering than planned, it also sets the price.
-func (m *Machine) know(types []catalog.InstanceType) {
+// setType sets the instance type, or those that the NodeClaim allows. If the cloud launched another offering than planned, it also sets the price.
+func (m *Machine) setType(types []catalog.InstanceType) {
 	made := m.Claim.Labels[corev1.LabelInstanceTypeStable]
 	named := claimValues(m.Claim, corev1.LabelInstanceTypeStable)
 	if made == "" && len(named) > 0 {

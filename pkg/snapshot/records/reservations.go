@@ -12,8 +12,8 @@ import (
 	"karve.sh/karve/pkg/snapshot/facts"
 )
 
-// counting is how long after a launch the cloud may still count the slot as free. Times in the API are whole seconds.
-const counting = 2 * time.Second
+// countingDelay is how long after a launch the cloud may still count the slot as free. Times in the API are whole seconds.
+const countingDelay = 2 * time.Second
 
 // Slots are the machines of a reservation.
 type Slots struct {
@@ -47,7 +47,7 @@ func CountSlots(reservations []catalog.Reservation, lists ...[]Machine) []Slots 
 				continue
 			}
 			s.Ours++
-			if !machines[i].counted(s.Read) {
+			if !machines[i].countedAt(s.Read) {
 				s.Left--
 			}
 		}
@@ -78,8 +78,8 @@ func Vacated(c *facts.Cluster) map[v1alpha1.NodeClassReference]facts.NodeClassSt
 	return vacated
 }
 
-// leaving returns when the machines of reservations leave, by ID. It has no reservations whose machines go on.
-func leaving(c *facts.Cluster) map[string]time.Time {
+// leaveTimes returns when the machines of reservations leave, by ID. It has no reservations whose machines go on.
+func leaveTimes(c *facts.Cluster) map[string]time.Time {
 	all := map[string]time.Time{}
 	for _, r := range c.Reservations() {
 		if !r.Leaves.IsZero() {
@@ -89,8 +89,8 @@ func leaving(c *facts.Cluster) map[string]time.Time {
 	return all
 }
 
-// counted reports whether the cloud knew at a time that the machine takes a slot. It knew nothing at the zero time, and then there is nothing to subtract from.
-func (m *Machine) counted(read time.Time) bool {
+// countedAt reports whether the cloud knew at a time that the machine takes a slot. It knew nothing at the zero time, and then there is nothing to subtract from.
+func (m *Machine) countedAt(read time.Time) bool {
 	launched := m.since(karpv1.ConditionTypeLaunched)
-	return read.IsZero() || !launched.IsZero() && !launched.Add(counting).After(read)
+	return read.IsZero() || !launched.IsZero() && !launched.Add(countingDelay).After(read)
 }

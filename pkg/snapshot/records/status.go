@@ -12,9 +12,9 @@ import (
 
 // machineStatus is the state of a machine according to its NodeClaim and Node. It is remembered because decisions read it often.
 type machineStatus struct {
-	pool, replacing                           string
-	deleting, lost                            bool
-	launched, registered, initialized, awaits bool
+	pool, replacing                                   string
+	deleting, lost                                    bool
+	launched, registered, initialized, awaitsReplicas bool
 	// state is the state of the machine if it is not replaced.
 	state lifecycle.State
 	// closed reports whether the Node accepts no pods.
@@ -22,8 +22,8 @@ type machineStatus struct {
 	// raised is when the promise was last raised.
 	raised time.Time
 	// breaks reports whether the machine becomes broken if its next step is late. waits is the time from which it could take that step.
-	breaks bool
-	waits  time.Time
+	breaks     bool
+	waitsSince time.Time
 }
 
 // status returns the status of a machine. It is computed once for a machine of a view.
@@ -52,13 +52,13 @@ func (m *Machine) readStatus() *machineStatus {
 	}
 	f.closed, f.raised = m.Node != nil && !facts.TakesPods(m.Node), facts.TimeOf(m.Claim.Annotations[v1alpha1.ReplicasRaisedAnnotation])
 	f.lost = f.deleting || tainted(karpv1.DisruptedTaintKey)
-	f.awaits = !f.registered || tainted(v1alpha1.ReplicasNotReadyTaintKey)
+	f.awaitsReplicas = !f.registered || tainted(v1alpha1.ReplicasNotReadyTaintKey)
 	f.state = m.stateWith(f)
 	f.breaks = lifecycle.Of(f.state).Breaks
-	if f.waits = m.reached(); f.state == lifecycle.Initializing {
-		f.breaks = f.breaks && !f.awaits // Otherwise the startup taint is about to be removed.
-		if ready := facts.TimeOf(m.Node.Annotations[v1alpha1.ReplicasReadySinceAnnotation]); ready.After(f.waits) {
-			f.waits = ready
+	if f.waitsSince = m.lastStepTime(); f.state == lifecycle.Initializing {
+		f.breaks = f.breaks && !f.awaitsReplicas // Otherwise the startup taint is about to be removed.
+		if ready := facts.TimeOf(m.Node.Annotations[v1alpha1.ReplicasReadySinceAnnotation]); ready.After(f.waitsSince) {
+			f.waitsSince = ready
 		}
 	}
 	return f
@@ -74,9 +74,9 @@ func (m *Machine) stateWith(f *machineStatus) lifecycle.State {
 		return lifecycle.Launched
 	case !f.registered:
 		return lifecycle.Requested
-	case f.awaits && !m.ExposesAll():
+	case f.awaitsReplicas && !m.ExposesAll():
 		return lifecycle.Registered
-	case !f.initialized || f.awaits:
+	case !f.initialized || f.awaitsReplicas:
 		return lifecycle.Initializing
 	case facts.HasTaint(m.Node, v1alpha1.DisruptingTaintKey):
 		return lifecycle.Disrupting

@@ -20,8 +20,8 @@ import (
 	"karve.sh/karve/pkg/snapshot/facts"
 )
 
-// place holds the nodes on which a volume is available.
-type place struct {
+// volumePlace holds the nodes on which a volume is available.
+type volumePlace struct {
 	// volume is the name of the volume for messages.
 	volume string
 	nodes  *nodeaffinity.NodeSelector
@@ -31,7 +31,7 @@ type place struct {
 
 // Volumes are what a pod's volumes require of a node.
 type Volumes struct {
-	Places []*place
+	Places []*volumePlace
 	// Drivers has the number of volumes that a node must attach, by driver.
 	Drivers map[string]int64
 	// Problem is why no node can currently run the pod, or "" if there is no problem.
@@ -66,13 +66,13 @@ type Storage struct {
 	index   *facts.Index
 	classes map[string]*storagev1.StorageClass
 	// places caches the places by the name of the object that determines them.
-	places map[string]*place
+	places map[string]*volumePlace
 	// users has the pods that may use exclusive claims.
 	users func() map[string]*corev1.Pod
 }
 
 func StorageOf(c *facts.Cluster) *Storage {
-	s := &Storage{index: c.Indexed(), classes: map[string]*storagev1.StorageClass{}, places: map[string]*place{}}
+	s := &Storage{index: c.Indexed(), classes: map[string]*storagev1.StorageClass{}, places: map[string]*volumePlace{}}
 	s.users = sync.OnceValue(s.index.ExclusiveUsers)
 	for i := range c.StorageClasses {
 		s.classes[c.StorageClasses[i].Name] = &c.StorageClasses[i]
@@ -93,19 +93,19 @@ func (s *Storage) Of(pod *corev1.Pod) *Volumes {
 		if v == nil {
 			v = &Volumes{Drivers: map[string]int64{}}
 		}
-		if v.Problem = s.claimed(v, pod, name, pod.Spec.Volumes[i].Ephemeral != nil); v.Problem != "" {
+		if v.Problem = s.addClaim(v, pod, name, pod.Spec.Volumes[i].Ephemeral != nil); v.Problem != "" {
 			return v
 		}
 	}
 	if v != nil {
-		slices.SortFunc(v.Places, func(a, b *place) int { return strings.Compare(a.key, b.key) })
-		v.Places = slices.CompactFunc(v.Places, func(a, b *place) bool { return a.key == b.key })
+		slices.SortFunc(v.Places, func(a, b *volumePlace) int { return strings.Compare(a.key, b.key) })
+		v.Places = slices.CompactFunc(v.Places, func(a, b *volumePlace) bool { return a.key == b.key })
 	}
 	return v
 }
 
-// claimed adds the demands of a PersistentVolumeClaim to the volumes. It returns the problem if no node can run the pod, or "" otherwise.
-func (s *Storage) claimed(v *Volumes, pod *corev1.Pod, name string, ephemeral bool) string {
+// addClaim adds the demands of a PersistentVolumeClaim to the volumes. It returns the problem if no node can run the pod, or "" otherwise.
+func (s *Storage) addClaim(v *Volumes, pod *corev1.Pod, name string, ephemeral bool) string {
 	claim := s.index.VolumeClaim(pod.Namespace + "/" + name)
 	named := fmt.Sprintf("PersistentVolumeClaim %s/%s", pod.Namespace, name)
 	switch {
@@ -117,18 +117,18 @@ func (s *Storage) claimed(v *Volumes, pod *corev1.Pod, name string, ephemeral bo
 		return named + " is not of this pod, though it has the name of its ephemeral volume: delete it, or rename the volume"
 	case !claim.DeletionTimestamp.IsZero():
 		return named + " is being deleted: create it anew once it is gone"
-	case s.inUse(claim, pod, named) != "":
-		return s.inUse(claim, pod, named)
+	case s.whyInUse(claim, pod, named) != "":
+		return s.whyInUse(claim, pod, named)
 	case claim.Status.Phase == corev1.ClaimLost:
 		return fmt.Sprintf("%s has lost its PersistentVolume %s: delete the claim and create it anew", named, claim.Spec.VolumeName)
 	case claim.Spec.VolumeName != "":
-		return s.bound(v, claim, named)
+		return s.addBound(v, claim, named)
 	default:
-		return s.unbound(v, claim, named)
+		return s.addUnbound(v, claim, named)
 	}
 }
 
-func (s *Storage) bound(v *Volumes, claim *corev1.PersistentVolumeClaim, named string) string {
+func (s *Storage) addBound(v *Volumes, claim *corev1.PersistentVolumeClaim, named string) string {
 	if !metav1.HasAnnotation(claim.ObjectMeta, volumehelper.AnnBindCompleted) {
 		return fmt.Sprintf("%s is not bound to PersistentVolume %s yet: see the events of the claim", named, claim.Spec.VolumeName)
 	}
@@ -140,12 +140,12 @@ func (s *Storage) bound(v *Volumes, claim *corev1.PersistentVolumeClaim, named s
 		v.Drivers[driver]++
 	}
 	if zones := zonesOf(pv); zones != nil {
-		if problem := s.onlyOn(v, "PersistentVolume "+pv.Name+" with its zone", zones); problem != "" {
+		if problem := s.addPlace(v, "PersistentVolume "+pv.Name+" with its zone", zones); problem != "" {
 			return problem
 		}
 	}
 	if affinity := pv.Spec.NodeAffinity; affinity != nil && affinity.Required != nil {
-		return s.onlyOn(v, "PersistentVolume "+pv.Name, affinity.Required)
+		return s.addPlace(v, "PersistentVolume "+pv.Name, affinity.Required)
 	}
 	return ""
 }
@@ -162,9 +162,9 @@ func zonesOf(pv *corev1.PersistentVolume) *corev1.NodeSelector {
 	}}}}}
 }
 
-// unbound handles a PersistentVolumeClaim whose volume is created after the scheduler has chosen a node. The StorageClass defines where the volume can
+// addUnbound handles a PersistentVolumeClaim whose volume is created after the scheduler has chosen a node. The StorageClass defines where the volume can
 // be.
-func (s *Storage) unbound(v *Volumes, claim *corev1.PersistentVolumeClaim, named string) string {
+func (s *Storage) addUnbound(v *Volumes, claim *corev1.PersistentVolumeClaim, named string) string {
 	name := volumehelper.GetPersistentVolumeClaimClass(claim)
 	class := s.classes[name]
 	switch {
@@ -189,11 +189,11 @@ func (s *Storage) unbound(v *Volumes, claim *corev1.PersistentVolumeClaim, named
 		}
 		allowed.NodeSelectorTerms = append(allowed.NodeSelectorTerms, nodes)
 	}
-	return s.onlyOn(v, "a volume of StorageClass "+name, allowed)
+	return s.addPlace(v, "a volume of StorageClass "+name, allowed)
 }
 
-// onlyOn adds the demand that the volume is available only on the nodes that match. It returns a problem if the selector is invalid.
-func (s *Storage) onlyOn(v *Volumes, volume string, on *corev1.NodeSelector) string {
+// addPlace adds the demand that the volume is available only on the nodes that match. It returns a problem if the selector is invalid.
+func (s *Storage) addPlace(v *Volumes, volume string, on *corev1.NodeSelector) string {
 	p := s.places[volume]
 	if p == nil {
 		var demands facts.Size
@@ -211,7 +211,7 @@ func (s *Storage) onlyOn(v *Volumes, volume string, on *corev1.NodeSelector) str
 		if err != nil {
 			return fmt.Sprintf("the nodes on which %s can be had cannot be written down: %v", volume, err)
 		}
-		p = &place{volume, nodes, facts.ShortText(string(key))}
+		p = &volumePlace{volume, nodes, facts.ShortText(string(key))}
 		s.places[volume] = p
 	}
 	v.Places = append(v.Places, p)
@@ -243,8 +243,8 @@ func DriverOf(pv *corev1.PersistentVolume) string {
 	return csiName(plugin)
 }
 
-// inUse returns why a waiting pod cannot use a PersistentVolumeClaim now, or "" if it can.
-func (s *Storage) inUse(claim *corev1.PersistentVolumeClaim, pod *corev1.Pod, named string) string {
+// whyInUse returns why a waiting pod cannot use a PersistentVolumeClaim now, or "" if it can.
+func (s *Storage) whyInUse(claim *corev1.PersistentVolumeClaim, pod *corev1.Pod, named string) string {
 	if !facts.IsExclusive(claim) || pod.Spec.NodeName != "" {
 		return ""
 	}

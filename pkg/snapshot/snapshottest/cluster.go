@@ -132,8 +132,8 @@ func Pool(name, class string, edits ...func(*karpv1.NodePool)) karpv1.NodePool {
 	return edited(np, edits)
 }
 
-// StockPool returns a NodePool that Karpenter provisions for.
-func StockPool(name string, edits ...func(*karpv1.NodePool)) karpv1.NodePool {
+// KarpenterPool returns a NodePool that Karpenter provisions for.
+func KarpenterPool(name string, edits ...func(*karpv1.NodePool)) karpv1.NodePool {
 	np := Pool(name, "")
 	np.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: NodeClassRef.Group, Kind: NodeClassRef.Kind, Name: NodeClassRef.Name}
 	return edited(np, edits)

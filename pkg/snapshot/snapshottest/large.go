@@ -34,7 +34,7 @@ func Large(nodes int) *facts.Cluster {
 func LargePart(first, nodes int) *facts.Cluster {
 	c := Shared()
 	Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpExists)(&c.NodePools[0])
-	c.NodePools = append(c.NodePools, StockPool("stock", Requiring("karpenter.k8s.aws/instance-gpu-count", corev1.NodeSelectorOpDoesNotExist)))
+	c.NodePools = append(c.NodePools, KarpenterPool("stock", Requiring("karpenter.k8s.aws/instance-gpu-count", corev1.NodeSelectorOpDoesNotExist)))
 	c.DaemonSets = append(c.DaemonSets, DaemonSet("agent", "cpu", "50m", "memory", "100Mi"))
 	for i := range 200 {
 		c.Namespaces = append(c.Namespaces, corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespaceOf(i)}})

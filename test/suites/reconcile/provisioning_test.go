@@ -305,7 +305,7 @@ func TestPodThatStockKarpenterCanServeGetsEvent(t *testing.T) {
 	w := newWorld(t)
 	w.class("ours", func(c *v1alpha1.GPUNodeClass) { c.Spec.Sharing.ResourceName = v1alpha1.ResourceGPU })
 	w.pool("ours")
-	stock := snapshottest.StockPool("theirs", budget("100%"), snapshottest.Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, "on-demand"))
+	stock := snapshottest.KarpenterPool("theirs", budget("100%"), snapshottest.Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, "on-demand"))
 	w.create(&stock)
 	w.pods("web", 2, snapshottest.Asking("cpu", "300m", "memory", "1Gi", v1alpha1.ResourceGPU, "1"))
 	controller := w.provisioning()

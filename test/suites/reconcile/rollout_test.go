@@ -296,7 +296,7 @@ func TestSecondRolloutOfClassIsRefused(t *testing.T) {
 
 func TestClassUsedByOtherNodePoolsIsLeftAlone(t *testing.T) {
 	w := newRollouts(t)
-	stock := snapshottest.StockPool("cpu", budget("100%"))
+	stock := snapshottest.KarpenterPool("cpu", budget("100%"))
 	stock.Spec.Template.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{}
 	w.create(&stock)
 	w.reconcilesTimes(2)

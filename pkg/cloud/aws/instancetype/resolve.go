@@ -190,8 +190,8 @@ func memoryOf(info ec2types.InstanceTypeInfo) int64 {
 
 func resources(list corev1.ResourceList) catalog.Resources {
 	return catalog.Resources{
-		MilliCPU: min(amount.Most, amount.Milli(*list.Cpu())), MemoryBytes: min(amount.Most, amount.Value(*list.Memory())),
-		EphemeralBytes: min(amount.Most, amount.Value(*list.StorageEphemeral())), Pods: min(amount.Most, amount.Value(*list.Pods())),
+		MilliCPU: min(amount.Max, amount.Milli(*list.Cpu())), MemoryBytes: min(amount.Max, amount.Value(*list.Memory())),
+		EphemeralBytes: min(amount.Max, amount.Value(*list.StorageEphemeral())), Pods: min(amount.Max, amount.Value(*list.Pods())),
 	}
 }
 
@@ -208,7 +208,7 @@ func extended(capacity corev1.ResourceList, class *ec2v1.EC2NodeClass) map[strin
 				continue
 			}
 		}
-		if n := min(amount.Most, amount.Value(q)); n > 0 {
+		if n := min(amount.Max, amount.Value(q)); n > 0 {
 			if others == nil {
 				others = map[string]int64{}
 			}

@@ -15,7 +15,7 @@ import (
 
 // Karpenter's AWS provider registers its labels as well-known: Karpenter assumes that a machine may have them if its requirements do not say. A type without
 // disks says that it has none, so a pod that needs disks is not left to a pool of such machines.
-func TestStockPoolLacksLabelsThatItsTypesLack(t *testing.T) {
+func TestKarpenterPoolLacksLabelsThatItsTypesLack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, fakeaws.Config{})
 	listing := w.until(object(t, nodeClass("gpu")), "fresh", fresh)
@@ -25,7 +25,7 @@ func TestStockPoolLacksLabelsThatItsTypesLack(t *testing.T) {
 		state.Learn(listing)
 		c.NodeClasses[NodeClassRef] = state
 		c.GPUNodeClasses = []v1alpha1.GPUNodeClass{Class("gpu", 0)}
-		c.NodePools = append(c.NodePools, Pool("gpu", "gpu"), StockPool("stock", Requiring(ec2v1.LabelInstanceFamily, corev1.NodeSelectorOpIn, family)))
+		c.NodePools = append(c.NodePools, Pool("gpu", "gpu"), KarpenterPool("stock", Requiring(ec2v1.LabelInstanceFamily, corev1.NodeSelectorOpIn, family)))
 		c.Pods = []corev1.Pod{Pod("a", Asking("cpu", "1", v1alpha1.ResourceGPU, "1"), func(pod *corev1.Pod) {
 			pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
 				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: ec2v1.LabelInstanceLocalNVME, Operator: corev1.NodeSelectorOpExists}}}},
