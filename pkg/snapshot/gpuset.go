@@ -162,4 +162,6 @@ func (v *View) Shallow(class, node int) (statedBytes int64, shallow bool) {
 	return r.gpus.Memory(r.depth), true
 }
 
-func depthChoice(depth int64) string { return fmt.Sprintf("at most %s for each GPU", words.Count(depth, "pod")) }
+func depthChoice(depth int64) string {
+	return fmt.Sprintf("at most %s for each GPU", words.Count(depth, "pod"))
+}
