@@ -56,7 +56,7 @@ func (c *conditions) check(q *quote.Quote, limit planner.MicroUSD) error {
 		errs = append(errs, fmt.Errorf("%s, so the price of all pods is unknown (--max-usd-per-hour)", noPlace(homeless)))
 	}
 	if total := q.Total(); total > limit {
-		errs = append(errs, fmt.Errorf("the plan costs $%s an hour, more than --max-usd-per-hour %s allows", v1alpha1.FormatUSD(int64(total)), c.maxUSDPerHour))
+		errs = append(errs, fmt.Errorf("the plan costs $%s an hour, more than --max-usd-per-hour %s allows", words.CeilUSD(total), c.maxUSDPerHour))
 	}
 	return errors.Join(errs...)
 }
@@ -70,8 +70,5 @@ func (c *conditions) flag() string {
 }
 
 func noPlace(pods []string) string {
-	if len(pods) == 1 {
-		return "1 pod has no place: " + pods[0]
-	}
-	return fmt.Sprintf("%d pods have no place: %s", len(pods), words.Named(pods, maxNamed))
+	return fmt.Sprintf("no place for %s: %s", words.Count(len(pods), "pod"), words.Named(pods, maxNamed))
 }

@@ -68,8 +68,8 @@ var half = []recorded{
 }
 
 // ofOwnersInAWeek is what the owners of the example in docs/cost.md have cost in its first week.
-const ofOwnersInAWeek = `2026-10-01 00:00 to 2026-10-08 00:00 UTC, 168 h
-no data for 3 h of 168 h (1.8 %), which count as $0: 2026-10-01 00:00 to 2026-10-01 03:00 UTC
+const ofOwnersInAWeek = `2026-10-01 00:00 to 2026-10-08 00:00 UTC, 7d
+no data for 3h of 7d (1.8 %), which count as $0: 2026-10-01 00:00 to 2026-10-01 03:00 UTC
 
 NAMESPACE   KIND          OWNER           USED $    IDLE $   OVERHEAD $   TOTAL $     SHARE
 research    CronJob       nightly-eval   3091.20   1043.44         0.00   4134.64    60.3 %

@@ -27,7 +27,7 @@ func builtinNotes(c *facts.Cluster) []string {
 	}
 	if pools := quote.Unpriced(c); len(pools) > 0 {
 		notes = append(notes, fmt.Sprintf("no spot prices are known, so pools that allow spot get on-demand machines (NodePool %s); use --instance-types for your own prices",
-			strings.Join(pools, ", ")))
+			words.Named(pools, maxNamed)))
 	}
 	return notes
 }

@@ -14,6 +14,7 @@ import (
 
 	"karve.sh/karve/pkg/promquery"
 	"karve.sh/karve/pkg/replay"
+	"karve.sh/karve/pkg/words"
 )
 
 const replayLong = `Replay past pods, and show what they would have cost on whole GPUs, on shared GPUs with Karpenter's packing and
@@ -107,11 +108,7 @@ func (o *replayOptions) run(ctx context.Context, s streams, args []string, now t
 func leftNotes(left []replay.Left) []string {
 	var notes []string
 	for _, l := range left {
-		if l.Count == 1 {
-			notes = append(notes, fmt.Sprintf("%s is skipped: %s", l.First, l.Reason))
-		} else {
-			notes = append(notes, fmt.Sprintf("%s and %d more are skipped: %s", l.First, l.Count-1, l.Reason))
-		}
+		notes = append(notes, fmt.Sprintf("skipped: %s: %s", words.More(l.First, l.Count-1), l.Reason))
 	}
 	return notes
 }
@@ -185,10 +182,7 @@ func recordingNotes(r *replay.Recording) []string {
 		notes = append(notes, fmt.Sprintf("Prometheus has metrics of pods only until %s: the replay ends there", utc(r.End)))
 	}
 	if n := len(r.Gaps); n > 0 {
-		gap := fmt.Sprintf("Prometheus has no metrics of pods from %s to %s", utc(r.Gaps[0][0]), utc(r.Gaps[0][1]))
-		if n > 1 {
-			gap += fmt.Sprintf(", and in %d more gaps", n-1)
-		}
+		gap := words.More(fmt.Sprintf("Prometheus has no metrics of pods from %s to %s", utc(r.Gaps[0][0]), utc(r.Gaps[0][1])), n-1)
 		notes = append(notes, gap+": pods that were seen before and after count as running in between, and others end or begin there")
 	}
 	return notes

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"karve.sh/karve/pkg/doctor"
+	"karve.sh/karve/pkg/words"
 )
 
 const reviews = 32
@@ -87,10 +88,10 @@ func (c connection) checkRights(ctx context.Context, verb string, in doctor.Name
 			}
 		}
 		for _, d := range does {
-			notes = append(notes, fmt.Sprintf("you may not %s: %s", joinWords(without[d]), d))
+			notes = append(notes, fmt.Sprintf("you may not %s: %s", words.And(without[d]), d))
 		}
 		if len(missing) > 0 {
-			failed = fmt.Errorf("forbidden: you may not %s: see docs/cli.md#permissions", joinWords(missing))
+			failed = fmt.Errorf("forbidden: you may not %s: see docs/cli.md#permissions", words.And(missing))
 		}
 	}()
 	return func() ([]string, error) {

@@ -11,6 +11,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
+
+	"karve.sh/karve/pkg/words"
 )
 
 // refusal matches an API server's message about a request for which the user has no right.
@@ -36,7 +38,7 @@ func missingRights(err error) string {
 	var verbs []string
 	for _, verb := range slices.Sorted(maps.Keys(resources)) {
 		slices.Sort(resources[verb])
-		verbs = append(verbs, verb+" "+joinWords(slices.Compact(resources[verb])))
+		verbs = append(verbs, verb+" "+words.And(slices.Compact(resources[verb])))
 	}
 	return "you may not " + strings.Join(verbs, ", nor ")
 }
@@ -56,13 +58,6 @@ func parts(err error) []error {
 		}
 	}
 	return []error{err}
-}
-
-func joinWords(words []string) string {
-	if len(words) < 2 {
-		return strings.Join(words, "")
-	}
-	return strings.Join(words[:len(words)-1], ", ") + " and " + words[len(words)-1]
 }
 
 // unreachable explains the error of a cluster that does not answer, and returns other errors unchanged. instead is as for connect.

@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/lru"
 
 	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/words"
 )
 
 const (
@@ -82,7 +83,7 @@ func (a *Ask) otherKind(d Devices) string {
 	case a.MPS && !d.Whole:
 		return "the claim has a config with MPS, which the driver refuses for GPUs with shares: remove it, or use a NodePool with strategy None"
 	case a.Distinct() > d.Count:
-		return fmt.Sprintf("the claim asks for %d %ss of a machine, and machines with %s have %d", a.Distinct(), d.what(), d.model(), d.Count)
+		return fmt.Sprintf("the claim asks for %s of a machine, and machines with %s have %d", words.Count(a.Distinct(), d.what()), d.model(), d.Count)
 	case a.ByIndex && d.Profile != "":
 		return fmt.Sprintf("the claim has a constraint with %s/%s, and MIG instances have the index of their GPU: use %s/%s", nodecontract.DRADriver, nodecontract.DRAIndex, nodecontract.DRADriver, nodecontract.DRAUUID)
 	case a.Mixes != "" && d.Count > 1:
@@ -100,8 +101,8 @@ func (a *Ask) tooMuch(d Devices) string {
 	case (total.GPUs > 1 || d.Count > 1) && a.over(d.Replicas, d.MemoryMiB*bytesPerMiB): // The planner adds up what a machine has, and compares the memory of one GPU.
 		return fmt.Sprintf("the claim asks for more of each %s than a %s of model %s has", d.what(), d.what(), d.model())
 	case d.Count > 1 && a.Large(d.Replicas, d.MemoryMiB) && (total.GPUs == 1 || total.GPUs > d.Count):
-		return fmt.Sprintf("the claim asks for more than half of a %s, and on a machine with %d %ss the scheduler may give every %s to smaller pods first: allow machines with one %s",
-			d.what(), d.Count, d.what(), d.what(), d.what())
+		return fmt.Sprintf("the claim asks for more than half of a %s, and on a machine with %s the scheduler may give every %s to smaller pods first: allow machines with one %s",
+			d.what(), words.Count(d.Count, d.what()), d.what(), d.what())
 	}
 	return ""
 }

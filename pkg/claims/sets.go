@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	resourcev1 "k8s.io/api/resource/v1"
 
 	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/words"
 )
 
 // Set is a set of different GPUs of one machine, grouped by what is requested on them.
@@ -118,7 +118,7 @@ func setsOf(f *found, d *driver, shares []Share) (sets []Set, same partition, re
 			apart.join(of)
 		default:
 			return nil, nil, fmt.Sprintf("%s has a constraint that Karve does not plan for: use matchAttribute with %s, or distinctAttribute with %s", f.name,
-				strings.Join(slices.Concat(d.alike, d.unique), ", "), strings.Join(d.unique, " or "))
+				words.Or(slices.Concat(d.alike, d.unique)), words.Or(d.unique))
 		}
 	}
 	for _, c := range f.spec.Devices.Constraints {

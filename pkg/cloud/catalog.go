@@ -4,12 +4,12 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/words"
 )
 
 // Catalog lists the instance types that a node class of the cloud can launch. It should answer from memory, because it is called whenever the cluster is
@@ -47,5 +47,5 @@ func (b ByKind) InstanceTypes(ctx context.Context, class *unstructured.Unstructu
 	}
 	slices.Sort(known)
 	return catalog.Listing{Reason: "NoCatalog", Message: fmt.Sprintf("nothing is known of the machines of kind %s: name a node class of kind %s, or give Karve their types with --instance-types-file",
-		class.GetKind(), strings.Join(known, " or "))}
+		class.GetKind(), words.Or(known))}
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"karve.sh/karve/pkg/words"
 )
 
 // WindowsPerHour is the number of samples that the recording rules write in an hour.
@@ -77,30 +79,17 @@ func (c Coverage) Text() string {
 		return ""
 	}
 	var named []string
-	for i, g := range c.Gaps {
-		if i == namedGaps {
-			named = append(named, fmt.Sprintf("and %d more gaps", len(c.Gaps)-i))
-			break
-		}
+	for _, g := range c.Gaps[:min(namedGaps, len(c.Gaps))] {
 		text := g.Range.String()
 		if !g.whole() {
-			text = fmt.Sprintf("%d min in the hour from %s", g.MissingMinutes, g.From.Format("2006-01-02 15:04 UTC"))
+			text = fmt.Sprintf("%s in the hour from %s", minutes(g.MissingMinutes), g.From.Format("2006-01-02 15:04 UTC"))
 		}
 		named = append(named, text)
 	}
-	return fmt.Sprintf("no data for %s of %d h (%s), which count as $0: %s", hoursAndMinutes(c.MissingMinutes), c.Hours, percent(c.MissingMinutes, c.Hours*60), strings.Join(named, "; "))
+	return fmt.Sprintf("no data for %s of %s (%s), which count as $0: %s", minutes(c.MissingMinutes), minutes(c.Hours*60), percent(c.MissingMinutes, c.Hours*60), words.More(strings.Join(named, "; "), len(c.Gaps)-namedGaps))
 }
 
-func hoursAndMinutes(minutes int) string {
-	switch h, m := minutes/60, minutes%60; {
-	case m == 0:
-		return fmt.Sprintf("%d h", h)
-	case h == 0:
-		return fmt.Sprintf("%d min", m)
-	default:
-		return fmt.Sprintf("%d h %d min", h, m)
-	}
-}
+func minutes(n int) string { return words.Age(time.Duration(n) * time.Minute) }
 
 // percent never rounds to 0 % or 100 % what is neither.
 func percent(part, all int) string {

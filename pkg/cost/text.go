@@ -10,6 +10,7 @@ import (
 
 	"karve.sh/karve/pkg/plain"
 	"karve.sh/karve/pkg/table"
+	"karve.sh/karve/pkg/words"
 )
 
 const microPerCent = 10_000
@@ -51,7 +52,7 @@ func (l *Ledger) ListCents() (rows []int64, total int64) {
 	return Apportion(total, weights), total
 }
 
-func dollars(cents int64) string { return fmt.Sprintf("%d.%02d", cents/100, cents%100) }
+func dollars(cents int64) string { return words.Cents(cents * microPerCent) }
 
 // Titles returns the titles of the columns that name a row.
 func (g Grouping) Titles() []string {
@@ -95,7 +96,7 @@ func (g Grouping) Cells(k Key) []string {
 // Text returns the ledger as a table.
 func (l *Ledger) Text() string {
 	by := l.grouping
-	head := append([]string{fmt.Sprintf("%s, %d h", l.Range, l.Hours())}, l.Notes()...)
+	head := append([]string{fmt.Sprintf("%s, %s", l.Range, minutes(60*l.Hours()))}, l.Notes()...)
 	rows, totals := l.Cents()
 	var t table.Table
 	for _, title := range by.Titles() {

@@ -20,8 +20,8 @@ func TestALedgerIsATableAndCSV(t *testing.T) {
 	if err := l.CSV(&csv); err != nil {
 		t.Fatal(err)
 	}
-	const wantText = `2026-10-01 12:00 to 2026-10-03 13:00 UTC, 49 h
-no data for 49 h of 49 h (100.0 %), which count as $0: 2026-10-01 12:00 to 2026-10-03 13:00 UTC
+	const wantText = `2026-10-01 12:00 to 2026-10-03 13:00 UTC, 2d1h
+no data for 2d1h of 2d1h (100.0 %), which count as $0: 2026-10-01 12:00 to 2026-10-03 13:00 UTC
 2.5 machine hours have no price, and count as $0
 
 NAMESPACE   USED $   IDLE $   OVERHEAD $   TOTAL $     SHARE

@@ -71,7 +71,7 @@ func controllerMissing(f *Facts) []Finding {
 		for _, p := range f.Controllers {
 			names = append(names, p.String())
 		}
-		return []Finding{{Error, "controller", fmt.Sprintf("there are %d installations, which launch and delete the same nodes: %s", len(names), strings.Join(names, ", ")), "helm uninstall all but one"}}
+		return []Finding{{Error, "controller", fmt.Sprintf("there are %d installations, which launch and delete the same nodes: %s", len(names), words.Named(names, 3)), "helm uninstall all but one"}}
 	}
 	return nil
 }
@@ -81,7 +81,7 @@ func controllerNotReady(f *Facts) []Finding {
 	for _, p := range f.Controllers {
 		if p.Ready == 0 {
 			all = append(all, Finding{
-				Error, p.String(), fmt.Sprintf("none of its %d pods is ready, so nothing is launched and no node is deleted", p.Wanted),
+				Error, p.String(), fmt.Sprintf("none of its %s is ready, so nothing is launched and no node is deleted", words.Count(p.Wanted, "pod")),
 				command("kubectl -n %s describe deployment %s; kubectl -n %s logs deployment/%s", p.Namespace, p.Name, p.Namespace, p.Name),
 			})
 		}

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -17,6 +16,7 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/records"
+	"karve.sh/karve/pkg/words"
 )
 
 // nearPercent is the used percentage of a limit or quota from which doctor warns.
@@ -104,7 +104,7 @@ func quotasExceeded(f *Facts) []Finding {
 				fix = command(provider.RaiseQuota, q.Code, "VCPUS")
 			}
 			all = append(all, Finding{
-				Warning, "GPUNodeClass " + class.Name, fmt.Sprintf("the account has used up its vCPU quota for %s (%s): %s, refused %d times in a row", r.InstanceType, r.CapacityType, r.Reason, r.Failures), fix,
+				Warning, "GPUNodeClass " + class.Name, fmt.Sprintf("the account has used up its vCPU quota for %s (%s): %s, refused %s in a row", r.InstanceType, r.CapacityType, r.Reason, words.Count(r.Failures, "time")), fix,
 			})
 		}
 	}
@@ -136,7 +136,7 @@ func quotasNear(f *Facts) []Finding {
 			continue
 		}
 		pools := slices.Sorted(maps.Keys(n.pools))
-		smallest := fmt.Sprintf("the smallest machine of NodePool %s has %d", strings.Join(pools, ", "), n.smallest)
+		smallest := fmt.Sprintf("the smallest machine of NodePool %s has %d", words.Named(pools, 3), n.smallest)
 		what := fmt.Sprintf("vCPUs of %s instances (%s)", q.Group, q.CapacityType)
 		finding := Finding{Warning, "quota " + q.Code, "", command(n.provider.RaiseQuota, q.Code, strconv.FormatInt(2*max(q.VCPUs, n.smallest), 10))}
 		switch {

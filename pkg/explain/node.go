@@ -196,7 +196,7 @@ func (x *Explainer) goes(a *NodeAnswer) *time.Time {
 func (x *Explainer) summary(a *NodeAnswer, m *records.Machine) string {
 	switch a.State {
 	case lifecycle.Draining:
-		return fmt.Sprintf("is being deleted: Karpenter evicts its %d pods", len(m.Moving()))
+		return fmt.Sprintf("is being deleted: Karpenter evicts its %s", words.Count(len(m.Moving()), "pod"))
 	case lifecycle.Broken:
 		return fmt.Sprintf("did not start in time, so it does not count as room: its NodeClaim was created %s ago", age(x.cluster.Now, m.Claim.CreationTimestamp.Time))
 	case lifecycle.Started, lifecycle.Unhealthy, lifecycle.Replacing, lifecycle.Disrupting:
@@ -264,8 +264,8 @@ func (x *Explainer) running(a *PodAnswer, pod *corev1.Pod) {
 		share := shareOf(pod, m, *price)
 		a.Place.Price = &share
 	}
-	a.Summary = fmt.Sprintf("has run on %s of NodePool %s for %s, with %d of its %d replicas", pod.Spec.NodeName, m.Pool(),
-		age(x.cluster.Now, facts.StartTime(pod)), a.Place.Replicas, a.Place.NodeReplicas)
+	a.Summary = fmt.Sprintf("has run on %s of NodePool %s for %s, with %d of its %s", pod.Spec.NodeName, m.Pool(),
+		age(x.cluster.Now, facts.StartTime(pod)), a.Place.Replicas, words.Count(a.Place.NodeReplicas, "replica"))
 	a.Move = x.move(pod, m)
 }
 

@@ -56,7 +56,7 @@ func (x *Explainer) foreign(pod *corev1.Pod) string {
 	if len(served) == 0 {
 		return "requests no GPU resource, and none of Karve's NodePools serves one"
 	}
-	return fmt.Sprintf("requests no GPU resource, so Karve does nothing for it; Karve's NodePools serve %s", strings.Join(served, " and "))
+	return fmt.Sprintf("requests no GPU resource, so Karve does nothing for it; Karve's NodePools serve %s", words.And(served))
 }
 
 func (x *Explainer) waiting(a *PodAnswer, pod *corev1.Pod) {
@@ -320,7 +320,7 @@ func termsText(selector *corev1.NodeSelector) string {
 	return strings.Join(terms, ", or ")
 }
 
-// age formats the time from then until now, with the two largest units.
+// age formats the time from then until now, or returns - if then is unknown.
 func age(now, then time.Time) string {
 	if then.IsZero() {
 		return "-"

@@ -24,6 +24,7 @@ import (
 	"karve.sh/karve/pkg/provreq"
 	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/records"
+	"karve.sh/karve/pkg/words"
 )
 
 // Trim returns a transform function for the caches that removes what no decision needs: most of a pod is environment, mounts, probes and the status of
@@ -208,7 +209,7 @@ func (t *trimmer) pod(p *corev1.Pod) {
 		spec.Volumes, cut = prefix(spec.Volumes, maxVolumes), append(cut, fmt.Sprintf("more than %d volumes with claims", maxVolumes))
 	}
 	if len(cut) > 0 {
-		metav1.SetMetaDataAnnotation(&p.ObjectMeta, facts.CutAnnotation, strings.Join(cut, " and "))
+		metav1.SetMetaDataAnnotation(&p.ObjectMeta, facts.CutAnnotation, words.And(cut))
 	}
 	p.Spec, p.Status = spec, t.status(p, spec.ResourceClaims)
 }

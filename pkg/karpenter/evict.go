@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -13,6 +12,8 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/karpenter/pkg/utils/pdb"
+
+	"karve.sh/karve/pkg/words"
 )
 
 // Evictions decides which pods can be evicted now, as Karpenter does.
@@ -74,7 +75,7 @@ func (e Evictions) Blocker(pods []*corev1.Pod) string {
 			for _, b := range budgets {
 				names = append(names, b.String())
 			}
-			return fmt.Sprintf("pod %s/%s may not be evicted: PodDisruptionBudget %s", pod.Namespace, pod.Name, strings.Join(names, " and "))
+			return fmt.Sprintf("pod %s/%s may not be evicted: PodDisruptionBudget %s", pod.Namespace, pod.Name, words.And(names))
 		}
 	}
 	return ""

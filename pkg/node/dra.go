@@ -20,6 +20,7 @@ import (
 	"karve.sh/karve/pkg/node/plugin"
 	"karve.sh/karve/pkg/node/sharing"
 	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/words"
 )
 
 // draBackend is the agent as a DRA driver, on nodes whose promise requires it.
@@ -152,8 +153,8 @@ func (b *draBackend) leave(backend string) error {
 		return nil
 	}
 	if claims := b.driver.Claims(); len(claims) > 0 {
-		return fmt.Errorf("backend %s was promised, and pods of this node hold GPUs by %d ResourceClaims of this agent, such as %s: delete the pods, or replace the node",
-			cmp.Or(backend, "DevicePlugin"), len(claims), claims[0])
+		return fmt.Errorf("backend %s was promised, and pods of this node hold GPUs by %s of this agent, such as %s: delete the pods, or replace the node",
+			cmp.Or(backend, "DevicePlugin"), words.Count(len(claims), "ResourceClaim"), claims[0])
 	}
 	b.driver.Retire()
 	b.mu.Lock()

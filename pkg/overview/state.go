@@ -57,11 +57,11 @@ func (b *builder) describeStarted(n *Node, m *records.Machine) {
 	}
 	exposed, promised := m.Exposed(), m.Promise.Replicas()
 	if m.GPUsCordoned() {
-		n.Message, n.Severity = fmt.Sprintf("GPUs cordoned, exposes %d of %d replicas", exposed, promised), Busy
+		n.Message, n.Severity = fmt.Sprintf("GPUs cordoned, exposes %d of %s", exposed, words.Count(promised, "replica")), Busy
 		return
 	}
 	if exposed < promised {
-		n.Message, n.Severity = fmt.Sprintf("exposes %d of %d replicas", exposed, promised), Bad
+		n.Message, n.Severity = fmt.Sprintf("exposes %d of %s", exposed, words.Count(promised, "replica")), Bad
 		return
 	}
 	idle := facts.TimeOf(m.Node.Annotations[v1alpha1.IdleSinceAnnotation])

@@ -8,6 +8,7 @@ import (
 	"karve.sh/karve/pkg/fleet/headroom"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/words"
 )
 
 // Headroom describes the machines that are launched to keep capacity free in addition to the plan, once the pods of the plan run. Its pods are placeholders
@@ -61,10 +62,10 @@ func (h *Headroom) words() string {
 	case found == 0:
 		return "no room for it"
 	case launched == 0:
-		return fmt.Sprintf("existing room for %d more pods", found)
+		return "existing room for " + words.Count(found, "more pod")
 	case launched == found:
-		return fmt.Sprintf("room for %d more pods", found)
+		return "room for " + words.Count(found, "more pod")
 	default:
-		return fmt.Sprintf("room for %d more pods, %d of them on the other machines", found, found-launched)
+		return fmt.Sprintf("room for %s, %d of them on the other machines", words.Count(found, "more pod"), found-launched)
 	}
 }

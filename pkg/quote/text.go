@@ -203,12 +203,9 @@ func (q *Quote) steps(wide bool) table.Table {
 	t := table.Table{Columns: []table.Column{{Title: "NODES TO DELETE"}, {Title: "$/H SAVED", Right: true}, {Title: "WHEN"}}}
 	for i := range q.Steps {
 		s := &q.Steps[i]
-		nodes := s.NodeClaims[0]
-		switch more := len(s.NodeClaims) - 1; {
-		case wide:
+		nodes := words.Named(s.NodeClaims, 1)
+		if wide {
 			nodes = strings.Join(s.NodeClaims, ",")
-		case more > 0:
-			nodes += fmt.Sprintf(" and %d more", more)
 		}
 		when := s.String()
 		switch {

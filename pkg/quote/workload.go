@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/words"
 )
 
 func workloadOf(p *corev1.Pod) string {
@@ -30,16 +30,10 @@ func (q *Quote) workloads(pods []string) string {
 		names = append(names, name)
 	}
 	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b)) })
-	var words []string
 	for i, name := range names {
-		if i == maxWorkloads && len(names) > maxWorkloads+1 {
-			words = append(words, fmt.Sprintf("and %d more", len(names)-i))
-			break
-		}
 		if counts[name] > 1 {
-			name += fmt.Sprintf(" (%d)", counts[name])
+			names[i] += fmt.Sprintf(" (%d)", counts[name])
 		}
-		words = append(words, name)
 	}
-	return strings.Join(words, ", ")
+	return words.Named(names, maxWorkloads)
 }

@@ -5,6 +5,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"time"
 
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/table"
@@ -30,22 +31,15 @@ func (c *Comparison) Text() string {
 		if i < len(c.Outcomes)-1 {
 			saves = fmt.Sprintf("%d %%", int(math.Round(c.Saving(i))))
 		}
-		t.Add(o.Policy, fmt.Sprintf("%.2f", usd(o.Total)), fmt.Sprintf("%.3f", usd(o.Mean)), saves, strconv.Itoa(o.Launched), strconv.Itoa(o.Peak), strconv.Itoa(o.Moved),
-			fmt.Sprintf("%.2f", usd(o.Cost())))
+		t.Add(o.Policy, words.Cents(o.Total), words.USD(o.Mean), saves, strconv.Itoa(o.Launched), strconv.Itoa(o.Peak), strconv.Itoa(o.Moved),
+			words.Cents(o.Cost()))
 	}
 	out.WriteString(t.String())
-	fmt.Fprintf(&out, "MACHINES were launched in all, and PEAK ran at a time. PODS MOVED were restarted by consolidation, each at an assumed $%.2f.\n\n", usd(c.Restart))
+	fmt.Fprintf(&out, "MACHINES were launched in all, and PEAK ran at a time. PODS MOVED were restarted by consolidation, each at an assumed $%s.\n\n", words.Cents(c.Restart))
 	return out.String() + c.chart()
 }
 
-func usd(m planner.MicroUSD) float64 { return float64(m) / 1e6 }
-
-func hours(h float64) string {
-	if h >= 48 {
-		return fmt.Sprintf("%.1f days", h/24)
-	}
-	return fmt.Sprintf("%.1f hours", h)
-}
+func hours(h float64) string { return words.Age(time.Duration(h * float64(time.Hour))) }
 
 // blocks are the heights of a bar.
 var blocks = []rune(" ▁▂▃▄▅▆▇█")
@@ -68,6 +62,6 @@ func (c *Comparison) chart() string {
 		bars = max(bars, len(o.Series))
 		t.Add(o.Policy, strings.TrimRight(line.String(), " "))
 	}
-	t.Add("", fmt.Sprintf("%d bars of %s, the highest is $%.2f an hour", bars, hours(c.Hours/float64(max(1, bars))), usd(highest)))
+	t.Add("", fmt.Sprintf("%d bars of %s, the highest is $%s an hour", bars, hours(c.Hours/float64(max(1, bars))), words.USD(highest)))
 	return t.String()
 }

@@ -3,13 +3,13 @@ package rollout
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/plain"
+	"karve.sh/karve/pkg/words"
 )
 
 const (
@@ -224,7 +224,7 @@ func (d *decision) roll() bool {
 // rollBackFailing returns to the last good image if nodes with a promoted one fail.
 func (d *decision) rollBackFailing() {
 	current := d.status.Current
-	failing := Problem{"NodesFailing", fmt.Sprintf("nodes with %s never exposed their replicas: %s", current.Release, strings.Join(d.status.FailedNodes, ", "))}
+	failing := Problem{"NodesFailing", fmt.Sprintf("nodes with %s never exposed their replicas: %s", current.Release, words.Named(d.status.FailedNodes, 5))}
 	good := d.lastGood()
 	switch {
 	case containsImage(d.status.Good, current):

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/words"
 )
 
 // Overview describes a rollout for people. Programs can read it as JSON.
@@ -118,7 +119,7 @@ func stages(r *v1alpha1.GPUImageRollout) []Stage {
 		{v1alpha1.StepRolling, "", "replace the nodes as their NodePools' budgets allow"},
 	}
 	if s.Step == v1alpha1.StepRolling {
-		all[3].Words = fmt.Sprintf("%d of %d nodes replaced", s.NodesUpdated, s.Nodes)
+		all[3].Words = fmt.Sprintf("%d of %s replaced", s.NodesUpdated, words.Count(s.Nodes, "node"))
 		if containsImage(s.Good, s.Current) {
 			all = all[3:] // It ran before, so it was not tested again.
 		}

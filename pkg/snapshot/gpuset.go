@@ -10,6 +10,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/records"
+	"karve.sh/karve/pkg/words"
 )
 
 // The kubelet takes pods in any order, and asks the agent for the devices of one container after the other, without saying which pod it is. The agent takes
@@ -161,4 +162,6 @@ func (v *View) Shallow(class, node int) (statedBytes int64, shallow bool) {
 	return r.gpus.Memory(r.depth), true
 }
 
-func depthChoice(depth int64) string { return fmt.Sprintf("at most %d pods for each GPU", depth) }
+func depthChoice(depth int64) string {
+	return fmt.Sprintf("at most %s for each GPU", words.Count(depth, "pod"))
+}

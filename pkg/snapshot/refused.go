@@ -8,6 +8,7 @@ import (
 	"karve.sh/karve/pkg/cloud/clouds"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/words"
 )
 
 // RefusalOf returns the current refusal of an offering of the pool, or nil if there is none. If there are several, it is the one that ends last.
@@ -40,8 +41,8 @@ func refusedAs(c *facts.Cluster, p *Pool, o *Offering) *planner.Refusal {
 	default:
 		return &planner.Refusal{
 			Reason: planner.ReasonUnavailable,
-			Message: fmt.Sprintf("%s in %s (%s) was refused %d times, next try after %s: %s", o.Type.Name, o.Zone, o.Capacity(),
-				r.Failures, r.NotBefore.UTC().Format("15:04:05Z"), r.Message),
+			Message: fmt.Sprintf("%s in %s (%s) was refused %s, next try after %s: %s", o.Type.Name, o.Zone, o.Capacity(),
+				words.Count(r.Failures, "time"), r.NotBefore.UTC().Format("15:04:05Z"), r.Message),
 		}
 	}
 }

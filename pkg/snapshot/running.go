@@ -1,7 +1,6 @@
 package snapshot
 
 import (
-	"fmt"
 	"iter"
 	"maps"
 	"slices"
@@ -12,6 +11,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/records"
+	"karve.sh/karve/pkg/words"
 )
 
 // running has the running pods, for rules that count them: they are bound to an existing node, have not ended, and are neither being deleted nor moving.
@@ -192,7 +192,7 @@ func (a *avoided) String() string {
 		parts = append(parts, key+": "+strings.Join(slices.Sorted(maps.Keys(a.domains[key])), ", "))
 	}
 	if len(a.nodes) > 0 {
-		parts = append(parts, fmt.Sprintf("%d nodes", len(a.nodes)))
+		parts = append(parts, words.Count(len(a.nodes), "node"))
 	}
 	return strings.Join(parts, "; ")
 }

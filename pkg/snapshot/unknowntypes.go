@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/words"
 )
 
 // unknownTypes returns why the template's requirements name only instance types, or families of them, that are not in the catalog. It returns "" if they
@@ -29,7 +30,7 @@ func (t *template) unknownTypes(read time.Time) string {
 			when = fmt.Sprintf(" of %s", read.UTC().Format(time.DateOnly))
 		}
 		return fmt.Sprintf("the catalog%s has no instance type with a GPU whose %s is %s: correct the name or, if the type is newer, add it to a file of instance types "+
-			"(--instance-types of kubectl karve, --instance-types-file of the controller)", when, key, strings.Join(names, ", "))
+			"(--instance-types of kubectl karve, --instance-types-file of the controller)", when, key, words.Named(names, maxValues))
 	}
 	return ""
 }

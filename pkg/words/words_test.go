@@ -19,16 +19,22 @@ func TestCount(t *testing.T) {
 
 func TestUSD(t *testing.T) {
 	t.Parallel()
-	for micro, want := range map[int64]struct{ rounded, floor string }{
-		0: {"0.000", "0.000"}, 1: {"0.000", "0.000"}, 499: {"0.000", "0.000"}, 500: {"0.001", "0.000"},
-		526_000: {"0.526", "0.526"}, 999_999: {"1.000", "0.999"}, 12_000_000: {"12.000", "12.000"},
-		1_234_567: {"1.235", "1.234"}, 500_010: {"0.500", "0.500"},
+	for micro, want := range map[int64]struct{ rounded, floor, ceil, cents string }{
+		0: {"0.000", "0.000", "0.000", "0.00"}, 1: {"0.000", "0.000", "0.001", "0.00"}, 499: {"0.000", "0.000", "0.001", "0.00"}, 500: {"0.001", "0.000", "0.001", "0.00"},
+		526_000: {"0.526", "0.526", "0.526", "0.53"}, 999_999: {"1.000", "0.999", "1.000", "1.00"}, 12_000_000: {"12.000", "12.000", "12.000", "12.00"},
+		1_234_567: {"1.235", "1.234", "1.235", "1.23"}, 500_010: {"0.500", "0.500", "0.501", "0.50"}, 5000: {"0.005", "0.005", "0.005", "0.01"},
 	} {
 		if got := words.USD(micro); got != want.rounded {
 			t.Errorf("USD(%d) = %q, want %q", micro, got, want.rounded)
 		}
 		if got := words.FloorUSD(micro); got != want.floor {
 			t.Errorf("FloorUSD(%d) = %q, want %q", micro, got, want.floor)
+		}
+		if got := words.CeilUSD(micro); got != want.ceil {
+			t.Errorf("CeilUSD(%d) = %q, want %q", micro, got, want.ceil)
+		}
+		if got := words.Cents(micro); got != want.cents {
+			t.Errorf("Cents(%d) = %q, want %q", micro, got, want.cents)
 		}
 	}
 }
@@ -46,12 +52,25 @@ func TestAgesAreThoseOfKubectl(t *testing.T) {
 
 func TestNamesBeyondTheFirstAreCounted(t *testing.T) {
 	t.Parallel()
-	for most, want := range map[int]string{1: "b and 2 more", 2: "b, a and 1 more", 3: "b, a, b", 4: "b, a, b"} {
-		if got := words.Named([]string{"b", "a", "b"}, most); got != want {
-			t.Errorf("at most %d: %q, want %q", most, got, want)
+	for limit, want := range map[int]string{1: "b and 2 more", 2: "b, a and 1 more", 3: "b, a, b", 4: "b, a, b"} {
+		if got := words.Named([]string{"b", "a", "b"}, limit); got != want {
+			t.Errorf("at most %d: %q, want %q", limit, got, want)
 		}
 	}
 	if got := words.Distinct([]string{"b", "a", "b"}); got != "a, b" {
 		t.Errorf("distinct: %q", got)
+	}
+}
+
+func TestSentencesJoinTheLastName(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ and, or, want string }{
+		{words.And(nil), words.Or(nil), ""}, {words.And([]string{"a"}), words.Or([]string{"a"}), "a"},
+		{words.And([]string{"a", "b"}), "", "a and b"}, {words.And([]string{"a", "b", "c"}), "", "a, b and c"},
+		{"", words.Or([]string{"a", "b"}), "a or b"}, {"", words.Or([]string{"a", "b", "c"}), "a, b or c"},
+	} {
+		if got := c.and + c.or; got != c.want && got != c.want+c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
 	}
 }

@@ -45,7 +45,7 @@ func ParseUSD(usd string) (int64, error) {
 	return int64(micro), nil
 }
 
-// FormatUSD formats micro-dollars as dollars, with three decimals or as many more as needed.
+// FormatUSD formats micro-dollars for a field, from which ParseUSD reads the same amount: with three decimals or as many more as needed.
 func FormatUSD(micro int64) string {
 	s := strconv.FormatInt(micro/1e6, 10) + "." + fmt.Sprintf("%06d", micro%1e6)
 	for range 3 {

@@ -20,6 +20,7 @@ import (
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/records"
+	"karve.sh/karve/pkg/words"
 )
 
 // force deletes the NodeClaim first and then ends its drain. With the reverse order, the termination timestamp would also end the drain of a later
@@ -43,7 +44,7 @@ func (c *Controller) force(ctx context.Context, cmd disruption.Command) error {
 		}
 		c.Metrics.ClaimsDeleted.WithLabelValues(m.Pool(), reason.Unhealthy).Inc()
 		c.Recorder.Eventf(m.Node, m.Claim, corev1.EventTypeWarning, reason.Unhealthy, "Delete", "%s", plain.Shorten(
-			fmt.Sprintf("%s, and is deleted without waiting for its %d pods, which its kubelet does not answer for", cmd.Reason, len(m.Moving())), plain.MaxNote))
+			fmt.Sprintf("%s, and is deleted without waiting for its %s, for which its kubelet does not answer", cmd.Reason, words.Count(len(m.Moving()), "pod")), plain.MaxNote))
 		log.FromContext(ctx).Info("Deleted an unhealthy node", "node", klog.KObj(m.Node), "nodeClaim", klog.KObj(m.Claim), "nodePool", m.Pool(), "why", cmd.Reason)
 	}
 	claim := m.Claim.DeepCopy()

@@ -18,6 +18,7 @@ import (
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/plain"
 	"karve.sh/karve/pkg/snapshot/records"
+	"karve.sh/karve/pkg/words"
 )
 
 // reportMark reports that a mark was added to or removed from a NodeClaim.
@@ -70,8 +71,8 @@ func (c *Controller) reportRemoval(ctx context.Context, cmd disruption.Command, 
 		c.Metrics.ClaimsDeleted.WithLabelValues(m.Pool(), string(candidate.Reason)).Inc()
 		c.Metrics.Replacements.WithLabelValues(m.Pool(), word, string(metrics.ReplacementDone)).Inc()
 		c.Metrics.PodsMoved.WithLabelValues(m.Pool(), word).Add(float64(len(m.Moving())))
-		c.Recorder.Eventf(m.Claim, m.Node, corev1.EventTypeNormal, "Replaced", "GiveBack", "node %s is given back, its %d pods have a new place: %s",
-			m.Node.Name, len(m.Moving()), plain.Shorten(candidate.Message, plain.MaxNote/2))
+		c.Recorder.Eventf(m.Claim, m.Node, corev1.EventTypeNormal, "Replaced", "GiveBack", "node %s is given back, with a new place for its %s: %s",
+			m.Node.Name, words.Count(len(m.Moving()), "pod"), plain.Shorten(candidate.Message, plain.MaxNote/2))
 		logger.Info("Gave back a replaced node", "reason", word, "pods", len(m.Moving()))
 		return
 	}

@@ -22,6 +22,7 @@ import (
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/records"
+	"karve.sh/karve/pkg/words"
 )
 
 // giveBack deletes the NodeClaim of a machine that did not start in time, once the condition of its pool shows the failure. The condition keeps the
@@ -156,7 +157,7 @@ func (c *Controller) delete(ctx context.Context, m *records.Machine) (reconcile.
 		reason, help = metrics.DeletionNotInitialized, "; look at what sets and removes the startup taints of the NodePool, and at the kubelet"
 	default:
 	}
-	return c.deleteFor(ctx, m, reason, fmt.Sprintf("%s and is given back with %d pods%s", c.fault(m), len(m.Moving())+len(m.ForeignPods()), help))
+	return c.deleteFor(ctx, m, reason, fmt.Sprintf("%s and is given back with %s%s", c.fault(m), words.Count(len(m.Moving())+len(m.ForeignPods()), "pod"), help))
 }
 
 // deleteFor deletes the NodeClaim of a machine for a reason, with an event that explains it. giving must be locked.

@@ -24,6 +24,7 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/records"
+	"karve.sh/karve/pkg/words"
 )
 
 // Change is a machine whose GPUs should have another number of replicas.
@@ -63,7 +64,7 @@ func Changes(view *snapshot.View, placements []planner.Placement) []Change {
 		default:
 			want = least
 			if held := m.ReplicasInUse(); held > want*m.Promise.GPUs {
-				why += fmt.Sprintf(". Its pods hold %d replicas, so it is replaced, as for any drift", held)
+				why += fmt.Sprintf(". Its pods hold %s, so it is replaced, as for any drift", words.Count(held, "replica"))
 			}
 		}
 		if m.Promise.ReplicasPerGPU != want || m.Node != nil && m.Registered() && facts.PromiseOf(m.Node.Annotations).ReplicasPerGPU != want {

@@ -3,8 +3,6 @@ package usage
 import (
 	"context"
 	"fmt"
-	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,7 +15,11 @@ import (
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/plain"
 	"karve.sh/karve/pkg/snapshot/records"
+	"karve.sh/karve/pkg/words"
 )
+
+// maxNamed is the largest number of pods that an event names.
+const maxNamed = 5
 
 // act executes an action, and adds its report to reported.
 func (c *Controller) act(ctx context.Context, a action, reported map[subject]string) error {
@@ -28,24 +30,24 @@ func (c *Controller) act(ctx context.Context, a action, reported map[subject]str
 			pods = append(pods, pod.Namespace+"/"+pod.Name)
 		}
 		c.recordOnce(reported, a, a.machine.Node, corev1.EventTypeNormal, "Unused", fmt.Sprintf("nobody has used its GPUs for %s, at $%s an hour; its replicas are held by %s",
-			a.unused.Truncate(time.Second), v1alpha1.FormatUSD(a.machine.Promise.MicroUSDPerHour), strings.Join(pods, ", ")), "")
+			words.Age(a.unused), words.USD(a.machine.Promise.MicroUSDPerHour), words.Named(pods, maxNamed)), "")
 	case unreadable:
 		c.recordOnce(reported, a, a.machine.Node, corev1.EventTypeWarning, "UsageUnreadable", "what karve-node says of its use is not understood and counts for nothing: "+a.reason, a.reason)
 	case refuse:
 		c.recordOnce(reported, a, a.pod, corev1.EventTypeWarning, "EvictWhenUnusedInvalid", a.reason+"; the pod is not evicted", a.reason)
 	case blocked:
-		c.recordOnce(reported, a, a.pod, corev1.EventTypeNormal, "UnusedButKept", fmt.Sprintf("has not used its GPU for %s, and is kept: %s", a.unused.Truncate(time.Second), a.reason), a.reason)
+		c.recordOnce(reported, a, a.pod, corev1.EventTypeNormal, "UnusedButKept", fmt.Sprintf("has not used its GPU for %s, and is kept: %s", words.Age(a.unused), a.reason), a.reason)
 	case evict:
 		return c.evict(ctx, a, reported)
 	}
 	return nil
 }
 
-// recordOnce records an event unless the same words were reported about the object before.
-func (c *Controller) recordOnce(reported map[subject]string, a action, about client.Object, eventType, reason, note, words string) {
+// recordOnce records an event unless the same was said about the object before.
+func (c *Controller) recordOnce(reported map[subject]string, a action, about client.Object, eventType, reason, note, said string) {
 	s := subject{about.GetUID(), a.step}
-	reported[s] = words
-	if before, ok := c.reported[s]; !ok || before != words {
+	reported[s] = said
+	if before, ok := c.reported[s]; !ok || before != said {
 		c.Recorder.Eventf(about, nil, eventType, reason, "CheckUse", "%s", plain.Shorten(note, plain.MaxNote))
 	}
 }
@@ -79,7 +81,7 @@ func (c *Controller) evict(ctx context.Context, a action, reported map[subject]s
 	}
 	c.Metrics.UnusedEvictions.WithLabelValues(a.machine.Pool()).Inc()
 	c.Recorder.Eventf(pod, node, corev1.EventTypeNormal, "EvictedWhenUnused", "Evict", "has not used its GPU for %s and is evicted, as its annotation %s (%s) wants",
-		d.Truncate(time.Second), v1alpha1.EvictWhenUnusedAnnotation, pod.Annotations[v1alpha1.EvictWhenUnusedAnnotation])
+		words.Age(d), v1alpha1.EvictWhenUnusedAnnotation, pod.Annotations[v1alpha1.EvictWhenUnusedAnnotation])
 	log.FromContext(ctx).Info("Evicted a pod that did not use its GPU", "pod", klog.KObj(pod), "node", klog.KObj(node), "unused", d.String())
 	return nil
 }

@@ -2,7 +2,6 @@ package booking
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -114,11 +113,7 @@ func (f *Facts) impossible() (reason, message string) {
 func (f *Facts) where(verb, verbs string) string {
 	var parts []string
 	if len(f.Nodes) > 0 {
-		noun := "node"
-		if len(f.Nodes) > 1 {
-			noun = "nodes"
-		}
-		parts = append(parts, noun+" "+words.Named(f.Nodes, maxNamed))
+		parts = append(parts, words.Noun(len(f.Nodes), "node")+" "+words.Named(f.Nodes, maxNamed))
 	}
 	if f.Launches > 0 {
 		parts = append(parts, words.Count(f.Launches, "new node"))
@@ -129,7 +124,7 @@ func (f *Facts) where(verb, verbs string) string {
 	if len(f.Nodes)+f.Launches > 1 {
 		verb = verbs
 	}
-	return fmt.Sprintf("%s ($%s per hour) %s", strings.Join(parts, " and "), words.USD(f.Price), verb)
+	return fmt.Sprintf("%s ($%s per hour) %s", words.And(parts), words.USD(f.Price), verb)
 }
 
 // refusal returns why the request has no room, and what it would cost.

@@ -16,6 +16,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/records"
+	"karve.sh/karve/pkg/words"
 )
 
 // Judge explains what is decided about single machines. It is a round without memory of earlier rounds: every candidate counts as one that has lasted long
@@ -152,7 +153,7 @@ func (j *Judge) causeIdle(m *reason.Machine) Cause {
 	c := Cause{Reason: karpv1.DisruptionReasonEmpty}
 	switch {
 	case !m.Idle():
-		c.Message = fmt.Sprintf("%d pods hold its replicas", len(m.Holders()))
+		c.Message = "its replicas are held by " + words.Count(len(m.Holders()), "pod")
 		if len(m.Holders()) == 0 {
 			c.Message = "pods run on it, and its NodePool does not move pods"
 		}

@@ -14,6 +14,7 @@ import (
 	"karve.sh/karve/pkg/planning/checked"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/records"
+	"karve.sh/karve/pkg/words"
 )
 
 // questionsFor is how long a round asks what-if questions. It asks at least one question of each kind.
@@ -223,7 +224,7 @@ func (w *whatIf) displaced(before, after outcome, claims []string) string {
 		return fmt.Sprintf("%s would have no place: %s", unplaced[0], after.unplaced[unplaced[0]])
 	}
 	if more := len(after.unplaced) - len(before.unplaced); more > 0 {
-		return fmt.Sprintf("its pods would take the places of %d others", more)
+		return fmt.Sprintf("its pods would take the places of %s", words.Count(more, "other pod"))
 	}
 	return ""
 }

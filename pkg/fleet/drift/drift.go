@@ -21,6 +21,7 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/records"
+	"karve.sh/karve/pkg/words"
 )
 
 // Drift is a difference between a machine and the one that Karve would launch today.
@@ -129,7 +130,7 @@ func ofReplicas(p *snapshot.Pool, m *records.Machine) *Drift {
 	if !ok || held <= share.Most*m.Promise.GPUs {
 		return nil
 	}
-	return &Drift{Sharing, fmt.Sprintf("its pods hold %d replicas, and GPUNodeClass %s allows %d on its GPUs now (%d each)", held, p.Class.Name, share.Most*m.Promise.GPUs, share.Most)}
+	return &Drift{Sharing, fmt.Sprintf("its pods hold %s, and GPUNodeClass %s allows %d on its GPUs now (%d each)", words.Count(held, "replica"), p.Class.Name, share.Most*m.Promise.GPUs, share.Most)}
 }
 
 func backendName(promised string) string {

@@ -13,6 +13,7 @@ import (
 
 	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/records"
+	"karve.sh/karve/pkg/words"
 )
 
 // Pods returns a function that names the pod that keeps a machine from being removed to save cost, although Karpenter would drain it. The function
@@ -93,10 +94,10 @@ func (j jobs) keeps(m *records.Machine) string {
 		}
 		ran := j.now.Sub(facts.StartTime(pod))
 		if took := j.took()[owner]; len(took) > 0 && 2*ran > took[len(took)/2] {
-			return fmt.Sprintf("pod %s of a Job has run for %s, and others of it took %s", facts.PodName(pod), ran.Round(time.Second), took[len(took)/2].Round(time.Second))
+			return fmt.Sprintf("pod %s of a Job has run for %s, and others of it took %s", facts.PodName(pod), words.Age(ran), words.Age(took[len(took)/2]))
 		}
 		if d := pod.Spec.ActiveDeadlineSeconds; d != nil && 2*ran > time.Duration(*d)*time.Second {
-			return fmt.Sprintf("pod %s of a Job has run for %s of the %ds that it has", facts.PodName(pod), ran.Round(time.Second), *d)
+			return fmt.Sprintf("pod %s of a Job has run for %s of the %s that it has", facts.PodName(pod), words.Age(ran), words.Age(time.Duration(*d)*time.Second))
 		}
 	}
 	return ""

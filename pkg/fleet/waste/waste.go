@@ -7,6 +7,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/words"
 )
 
 // Step is a set of nodes that are removed together, after their pods have room elsewhere.
@@ -70,14 +71,9 @@ func Steps(class *v1alpha1.GPUNodeClass, now time.Time) []Step {
 }
 
 func (s *Step) String() string {
-	pods := fmt.Sprintf("moving %d pods costs", s.Pods)
-	if s.Pods == 1 {
-		pods = "moving one pod costs"
-	}
+	pods := fmt.Sprintf("moving %s costs", words.Count(s.Pods, "pod"))
 	if s.Before > 0 {
 		pods = fmt.Sprintf("this step and the %d before it cost", s.Before)
 	}
-	return fmt.Sprintf("wasted $%.2f of the $%.2f that %s", dollars(s.Wasted), dollars(s.Needed), pods)
+	return fmt.Sprintf("wasted $%s of the $%s that %s", words.Cents(s.Wasted), words.Cents(s.Needed), pods)
 }
-
-func dollars(amount planner.MicroUSD) float64 { return float64(amount) / 1e6 }

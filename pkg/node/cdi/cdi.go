@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"karve.sh/karve/pkg/node/limited"
+	"karve.sh/karve/pkg/words"
 )
 
 // Dirs are the default directories of container runtimes.
@@ -81,7 +82,7 @@ func (s Specs) Missing(devices []string) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	where := strings.Join(s.dirs, " or ")
+	where := words.Or(s.dirs)
 	if len(s.unreadable) > 0 {
 		where += " (" + strings.Join(s.unreadable, "; ") + ")"
 	}

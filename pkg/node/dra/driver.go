@@ -21,6 +21,7 @@ import (
 	"karve.sh/karve/pkg/node/plugin"
 	"karve.sh/karve/pkg/node/sharing"
 	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/words"
 )
 
 // Config configures a Driver. All fields but Capabilities and the hooks are required.
@@ -75,7 +76,7 @@ func New(config Config) (*Driver, error) {
 	}
 	var broken error
 	d.claims, broken = claimsOfSpecs(config.Specs)
-	err = fmt.Errorf("%w; %d claims are known from CDI specs", err, len(d.claims))
+	err = fmt.Errorf("%w; the CDI specs name %s", err, words.Count(len(d.claims), "claim"))
 	if broken != nil {
 		err = fmt.Errorf("%w, and not all can be read: %w", err, broken)
 	}

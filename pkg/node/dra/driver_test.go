@@ -457,7 +457,7 @@ func TestUnreadableCheckpointIsMadeAgainFromSpecs(t *testing.T) {
 				t.Fatal(err)
 			}
 			driver, err := dra.New(w.config)
-			if !errors.Is(err, dra.ErrUnreadable) || !strings.Contains(err.Error(), "claim_half.json") || !strings.Contains(err.Error(), "1 claims are known") {
+			if !errors.Is(err, dra.ErrUnreadable) || !strings.Contains(err.Error(), "claim_half.json") || !strings.Contains(err.Error(), "the CDI specs name 1 claim") {
 				t.Errorf("it says %v", err)
 			}
 			w.run(driver)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"karve.sh/karve/pkg/plain"
+	"karve.sh/karve/pkg/words"
 )
 
 // reader collects errors, so that all of them are reported at once.
@@ -122,7 +123,7 @@ func (o *object) take(key string) (any, bool) {
 	}
 	switch {
 	case len(spellings) > 1:
-		o.r.fail(o.at(key), "is written %s; keep one", strings.Join(spellings, " and "))
+		o.r.fail(o.at(key), "is written %s; keep one", words.And(spellings))
 	case k != key:
 		o.r.doubt("%s: is read as %s", o.at(k), key)
 	}

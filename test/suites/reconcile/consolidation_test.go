@@ -90,7 +90,7 @@ func TestConsolidationRemovesOneOfTwoHalfEmptyMachines(t *testing.T) {
 	if w.read(claim); !going(claim) {
 		t.Fatalf("%s stays, though its pods have places", marked[0])
 	}
-	w.wantEvents(1, "its 5 pods have a new place: the machines cost $0.526 an hour less without it")
+	w.wantEvents(1, "with a new place for its 5 pods: the machines cost $0.526 an hour less without it")
 	w.confirmsLayout(controller)
 	for _, node := range nodes {
 		w.read(node)

@@ -116,7 +116,7 @@ func TestDriftedMachineIsRemovedOncePodsFitElsewhere(t *testing.T) {
 	w.reconciles(controller, "")
 	w.wantMarks(node, false, true)
 	w.watched(controller, old)
-	w.wantEvents(1, "Normal Replaced node swap-old is given back, its 3 pods have a new place")
+	w.wantEvents(1, "Normal Replaced node swap-old is given back, with a new place for its 3 pods")
 
 	// Karpenter evicts one pod after another. Each is replaced under another name and placed on the new machine.
 	for i := range 3 {

@@ -77,7 +77,7 @@ func TestUnusedMachineIsReportedWithPrice(t *testing.T) {
 
 	w.unusedFor(node, 3*time.Hour, "a", "b")
 	w.reconcilesUsage(controller)
-	w.wantEvents(1, "Normal Unused nobody has used its GPUs for 3h0m0s, at $0.526 an hour; its replicas are held by default/a, default/b")
+	w.wantEvents(1, "Normal Unused nobody has used its GPUs for 3h, at $0.526 an hour; its replicas are held by default/a, default/b")
 	says(1, 0.526, "0.526")
 	w.reconcilesUsage(controller)
 	w.wantEvents(0, "")
@@ -130,7 +130,7 @@ func TestPodWithUnusedGPUIsEvictedIfAnnotated(t *testing.T) {
 	if w.read(asks) && asks.DeletionTimestamp == nil {
 		t.Error("the pod was not evicted")
 	}
-	w.wantEvents(1, "Normal EvictedWhenUnused has not used its GPU for 2h0m0s and is evicted, as its annotation karve.sh/evict-when-unused (2h) wants")
+	w.wantEvents(1, "Normal EvictedWhenUnused has not used its GPU for 120m and is evicted, as its annotation karve.sh/evict-when-unused (2h) wants")
 	stays(silent, busy, wrong)
 	w.reconcilesUsage(controller)
 	w.wantEvents(0, "")
@@ -183,7 +183,7 @@ func TestPDBProtectsUnusedPods(t *testing.T) {
 	for _, want := range []string{"PodDisruptionBudget default/one", "carries karpenter.sh/do-not-disrupt"} {
 		n := 0
 		for _, e := range all {
-			if strings.Contains(e, "Normal UnusedButKept has not used its GPU for 3h0m0s, and is kept: pod default/") && strings.Contains(e, want) {
+			if strings.Contains(e, "Normal UnusedButKept has not used its GPU for 3h, and is kept: pod default/") && strings.Contains(e, want) {
 				n++
 			}
 		}

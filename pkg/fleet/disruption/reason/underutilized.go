@@ -7,9 +7,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot/records"
+	"karve.sh/karve/pkg/words"
 )
 
 // underutilized is for machines whose removal saves cost. Several of them can be one step, so the controller proposes them together. A marked machine stays a
@@ -45,9 +45,9 @@ func Cheaper(saving planner.MicroUSD, machines int) *Candidate {
 	case saving <= 0:
 		c.Message = "the machines would cost less without it"
 	case machines == 1:
-		c.Message = fmt.Sprintf("the machines cost $%s an hour less without it", v1alpha1.FormatUSD(int64(saving)))
+		c.Message = fmt.Sprintf("the machines cost $%s an hour less without it", words.USD(saving))
 	default:
-		c.Message = fmt.Sprintf("the machines cost $%s an hour less without %d of them, of which it is one", v1alpha1.FormatUSD(int64(saving)), machines)
+		c.Message = fmt.Sprintf("the machines cost $%s an hour less without %d of them, of which it is one", words.USD(saving), machines)
 	}
 	return &c
 }
