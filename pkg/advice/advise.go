@@ -68,55 +68,55 @@ type Step struct {
 }
 
 const (
-	// worth is the least part of the price that a step must save.
-	worth = 0.005
-	// individual is the largest number of workloads whose requests are changed one by one. The others change together.
-	individual = 10
+	// minSaving is the smallest part of the price that a step must save.
+	minSaving = 0.005
+	// maxSingleChanges is the largest number of workloads whose requests are changed one by one. The others change together.
+	maxSingleChanges = 10
 )
 
 // Of returns what to change. If a namespace is named, it returns only changes of its workloads.
 func Of(m Measured, namespace string) (Advice, error) {
-	f := &fleet{cluster: *m.Cluster, end: m.To.Sub(m.From)}
+	sc := &scenario{cluster: *m.Cluster, end: m.To.Sub(m.From)}
 	a := Advice{From: m.From, To: m.To, Billed: m.Billed, Notes: slices.Clone(m.Notes), Steps: []Step{}}
 	if m.GPUBusy >= 0 {
 		a.GPUBusy = &m.GPUBusy
 	}
 	for _, w := range m.Workloads {
-		f.workloads, f.templates = append(f.workloads, w), append(f.templates, w.Template)
+		sc.workloads, sc.templates = append(sc.workloads, w), append(sc.templates, w.Template)
 	}
-	a.Notes = append(a.Notes, f.keepPlaceable()...)
-	if len(f.workloads) == 0 {
+	a.Notes = append(a.Notes, sc.keepPlaceable()...)
+	if len(sc.workloads) == 0 {
 		return a, fmt.Errorf("no pod of %s to %s can be replayed on the NodePools of Karve: %s", m.From.Format(time.DateTime), m.To.Format(time.DateTime), strings.Join(a.Notes, "; "))
 	}
-	for i := range f.workloads {
-		a.Pods += f.workloads[i].Pods
-		a.MeanPods += f.workloads[i].hours() / f.end.Hours()
+	for i := range sc.workloads {
+		a.Pods += sc.workloads[i].Pods
+		a.MeanPods += sc.workloads[i].hours() / sc.end.Hours()
 	}
-	a.Workloads = len(f.workloads)
-	before, err := f.replayed()
+	a.Workloads = len(sc.workloads)
+	before, err := sc.replayed()
 	if err != nil {
 		return a, err
 	}
 	a.Replayed, a.After = before, before
-	changes, notes := f.changes()
+	changes, notes := sc.changes()
 	a.Notes = append(a.Notes, notes...)
 	if namespace != "" {
 		changes = slices.DeleteFunc(changes, func(c change) bool { return c.Namespace != namespace })
 	}
-	s := newSearch(f, changes)
-	a.Bought = f.bought(s.base)
+	s := newSearch(sc, changes)
+	a.Bought = sc.bought(s.base)
 	steps := s.steps()
 	if namespace == "" {
-		for _, c := range f.expiries(m.Expired) {
+		for _, c := range sc.expiries(m.Expired) {
 			steps = append(steps, []change{c})
 		}
 	}
 	for _, chosen := range steps {
-		after, err := f.changed(slices.Concat(s.taken, chosen)).replayed()
+		after, err := sc.changed(slices.Concat(s.taken, chosen)).replayed()
 		if err != nil {
 			return a, err
 		}
-		if saves := a.After - after; saves > 0 && float64(saves) >= worth*float64(before) {
+		if saves := a.After - after; saves > 0 && float64(saves) >= minSaving*float64(before) {
 			step := Step{Saves: saves}
 			for _, c := range chosen {
 				step.Changes = append(step.Changes, c.Change)
@@ -128,69 +128,69 @@ func Of(m Measured, namespace string) (Advice, error) {
 }
 
 // keepPlaceable removes the workloads that no NodePool can hold, and says why.
-func (f *fleet) keepPlaceable() (notes []string) {
-	_, why := f.trace()
+func (sc *scenario) keepPlaceable() (notes []string) {
+	_, why := sc.trace()
 	var workloads []Workload
 	var templates []corev1.Pod
 	for i, reason := range why {
 		if reason == "" {
-			workloads, templates = append(workloads, f.workloads[i]), append(templates, f.templates[i])
+			workloads, templates = append(workloads, sc.workloads[i]), append(templates, sc.templates[i])
 			continue
 		}
-		notes = append(notes, fmt.Sprintf("%s is left out: %s", &f.workloads[i], reason))
+		notes = append(notes, fmt.Sprintf("%s is left out: %s", &sc.workloads[i], reason))
 	}
-	f.workloads, f.templates = workloads, templates
+	sc.workloads, sc.templates = workloads, templates
 	return notes
 }
 
-func (f *fleet) changes() (all []change, notes []string) {
-	byMoney := make([]int, len(f.workloads))
+func (sc *scenario) changes() (all []change, notes []string) {
+	byMoney := make([]int, len(sc.workloads))
 	for i := range byMoney {
 		byMoney[i] = i
 	}
-	slices.SortStableFunc(byMoney, func(a, b int) int { return cmp.Compare(f.workloads[b].hours(), f.workloads[a].hours()) })
+	slices.SortStableFunc(byMoney, func(a, b int) int { return cmp.Compare(sc.workloads[b].hours(), sc.workloads[a].hours()) })
 	requests := func(name corev1.ResourceName) func(int) (change, bool) {
-		return func(i int) (change, bool) { return f.requests(i, name) }
+		return func(i int) (change, bool) { return sc.lowerRequests(i, name) }
 	}
-	for _, of := range []func(int) (change, bool){requests(corev1.ResourceCPU), requests(corev1.ResourceMemory), f.deviceMemory} {
+	for _, of := range []func(int) (change, bool){requests(corev1.ResourceCPU), requests(corev1.ResourceMemory), sc.lowerDeviceMemory} {
 		var found []change
 		for _, i := range byMoney {
 			if c, ok := of(i); ok {
 				found = append(found, c)
 			}
 		}
-		if n := len(found); n > individual+1 {
-			rest := grouped(found[individual:])
-			rest.Object = words.Count(n-individual, "smaller workload")
-			found = append(found[:individual:individual], rest)
+		if n := len(found); n > maxSingleChanges+1 {
+			rest := grouped(found[maxSingleChanges:])
+			rest.Object = words.Count(n-maxSingleChanges, "smaller workload")
+			found = append(found[:maxSingleChanges:maxSingleChanges], rest)
 		}
 		all = append(all, found...)
 	}
-	t, _ := f.trace()
-	sites, most := f.sites(&t.Snapshot), map[string]int64{}
+	t, _ := sc.trace()
+	sites, replicas := sc.sites(&t.Snapshot), map[string]int64{}
 	for _, x := range sites {
-		c, note, ok := f.density(&x)
+		c, note, ok := sc.moreReplicas(&x)
 		if ok {
-			all, most[x.class.Name] = append(all, c), c.most
+			all, replicas[x.class.Name] = append(all, c), c.maxReplicas
 		} else if note != "" {
 			notes = append(notes, note)
 		}
 		for _, i := range x.members {
-			if c, ok := f.fewer(&x, i); ok {
+			if c, ok := sc.requestFewer(&x, i); ok {
 				all = append(all, c)
 			}
 		}
 	}
-	for j := range f.cluster.NodePools {
-		if c, ok := f.types(&t.Snapshot, j); ok {
+	for j := range sc.cluster.NodePools {
+		if c, ok := sc.moreTypes(&t.Snapshot, j); ok {
 			all = append(all, c)
 		}
 	}
-	gpus := f.gpus(&t.Snapshot)
-	all = append(append(all, f.shares(sites, gpus, most)...), f.merges(sites, gpus, most)...)
-	for i := range f.cluster.GPUNodeClasses {
-		class := &f.cluster.GPUNodeClasses[i]
-		c, note, ok := f.headroom(class)
+	gpus := sc.gpus(&t.Snapshot)
+	all = append(append(all, sc.shares(sites, gpus, replicas)...), sc.merges(sites, gpus, replicas)...)
+	for i := range sc.cluster.GPUNodeClasses {
+		class := &sc.cluster.GPUNodeClasses[i]
+		c, note, ok := sc.lessHeadroom(class)
 		if ok {
 			all = append(all, c)
 		} else if note != "" {
@@ -200,15 +200,15 @@ func (f *fleet) changes() (all []change, notes []string) {
 	return all, notes
 }
 
-func (f *fleet) bought(base planner.MicroUSD) (all []Bought) {
+func (sc *scenario) bought(base planner.MicroUSD) (all []Bought) {
 	for _, r := range []struct {
 		name corev1.ResourceName
 		unit float64
 		of   func(Container) Use
 	}{{corev1.ResourceCPU, 1000, func(c Container) Use { return c.CPU }}, {corev1.ResourceMemory, 1, func(c Container) Use { return c.Memory }}} {
-		without := f.changed([]change{{apply: func(f *fleet) {
-			for i := range f.templates {
-				pod := f.template(i)
+		without := sc.changed([]change{{apply: func(sc *scenario) {
+			for i := range sc.templates {
+				pod := sc.template(i)
 				for j := range pod.Spec.Containers {
 					c := &pod.Spec.Containers[j].Resources
 					delete(c.Requests, r.name)
@@ -217,9 +217,9 @@ func (f *fleet) bought(base planner.MicroUSD) (all []Bought) {
 			}
 		}}}).planned()
 		var used, requested float64
-		for i := range f.workloads {
-			w := &f.workloads[i]
-			for _, c := range f.templates[i].Spec.Containers {
+		for i := range sc.workloads {
+			w := &sc.workloads[i]
+			for _, c := range sc.templates[i].Spec.Containers {
 				if u := r.of(w.Containers[c.Name]); u.Samples > 0 {
 					now := float64(requestOf(&c, r.name)) / r.unit
 					used, requested = used+u.Mean*w.hours(), requested+now*w.hours()

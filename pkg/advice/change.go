@@ -52,10 +52,11 @@ type Patch struct {
 
 type change struct {
 	Change
-	apply func(*fleet)
-	// less is the same change with a smaller number of replicas, which risks less. It is nil if there is none. most is the number, and least the smallest that is a change.
-	less        func(replicas int64) change
-	least, most int64
+	apply func(*scenario)
+	// withFewer is the same change with a smaller number of replicas, which risks less. It is nil if there is none. maxReplicas is the number of the change, and minReplicas
+	// the smallest that is one.
+	withFewer                func(replicas int64) change
+	minReplicas, maxReplicas int64
 }
 
 // grouped joins changes of a kind to one: those that are alone too small to measure.
@@ -73,9 +74,9 @@ func grouped(all []change) change {
 		}
 		one.Patches = append(one.Patches, c.Patches...)
 	}
-	one.apply = func(f *fleet) {
+	one.apply = func(sc *scenario) {
 		for i := range all {
-			all[i].apply(f)
+			all[i].apply(sc)
 		}
 	}
 	return one

@@ -16,12 +16,12 @@ const usualExpiry = 720 * time.Hour
 
 // expiries returns the changes that let machines live longer: as long as was measured, and at most as long as by default. A plan for a moment does not know how old
 // machines become, so only a replay tells what they save.
-func (f *fleet) expiries(moved map[string]float64) (all []change) {
-	to := min(usualExpiry, f.end.Truncate(time.Hour))
-	for j := range f.cluster.NodePools {
-		np := &f.cluster.NodePools[j]
+func (sc *scenario) expiries(moved map[string]float64) (all []change) {
+	to := min(usualExpiry, sc.end.Truncate(time.Hour))
+	for j := range sc.cluster.NodePools {
+		np := &sc.cluster.NodePools[j]
 		now := np.Spec.Template.Spec.ExpireAfter.Duration
-		if !facts.IsOurs(np) || now == nil || *now <= 0 || 2**now > to || !slices.ContainsFunc(f.workloads, func(w Workload) bool { return w.Pool == np.Name }) {
+		if !facts.IsOurs(np) || now == nil || *now <= 0 || 2**now > to || !slices.ContainsFunc(sc.workloads, func(w Workload) bool { return w.Pool == np.Name }) {
 			continue
 		}
 		c := change{Change: Change{
@@ -35,10 +35,10 @@ func (f *fleet) expiries(moved map[string]float64) (all []change) {
 		if n, known := moved[np.Name]; known {
 			c.Evidence = append(c.Evidence, fmt.Sprintf("%.0f pods moved because their machine was about to expire", n))
 		}
-		c.apply = func(f *fleet) {
-			pool := f.cluster.NodePools[j].DeepCopy()
+		c.apply = func(sc *scenario) {
+			pool := sc.cluster.NodePools[j].DeepCopy()
 			pool.Spec.Template.Spec.ExpireAfter = karpv1.MustParseNillableDuration(hoursOf(to))
-			f.cluster.NodePools[j] = *pool
+			sc.cluster.NodePools[j] = *pool
 		}
 		all = append(all, c)
 	}

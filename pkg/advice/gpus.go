@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// mostReplicas and mostClients are the largest numbers of replicas that the API allows, and MPS.
-	mostReplicas = 128
-	mostClients  = 48
+	// maxReplicas and maxClients are the largest numbers of replicas that the API allows, and MPS.
+	maxReplicas = 128
+	maxClients  = 48
 )
 
 // site is a GPUNodeClass with the pools that name it, and the workloads in these pools.
@@ -34,27 +34,27 @@ type site struct {
 	untainted string
 }
 
-func (f *fleet) poolsOf(class string) (pools []*karpv1.NodePool) {
-	for j := range f.cluster.NodePools {
-		if np := &f.cluster.NodePools[j]; facts.IsOurs(np) && np.Spec.Template.Spec.NodeClassRef.Name == class {
+func (sc *scenario) poolsOf(class string) (pools []*karpv1.NodePool) {
+	for j := range sc.cluster.NodePools {
+		if np := &sc.cluster.NodePools[j]; facts.IsOurs(np) && np.Spec.Template.Spec.NodeClassRef.Name == class {
 			pools = append(pools, np)
 		}
 	}
 	return pools
 }
 
-// sites returns the GPUNodeClasses of the fleet that have workloads.
-func (f *fleet) sites(s *planner.Snapshot) (all []site) {
-	for i := range f.cluster.GPUNodeClasses {
-		x := site{class: &f.cluster.GPUNodeClasses[i]}
-		for _, np := range f.poolsOf(x.class.Name) {
+// sites returns the GPUNodeClasses of the scenario that have workloads.
+func (sc *scenario) sites(s *planner.Snapshot) (all []site) {
+	for i := range sc.cluster.GPUNodeClasses {
+		x := site{class: &sc.cluster.GPUNodeClasses[i]}
+		for _, np := range sc.poolsOf(x.class.Name) {
 			x.pools = append(x.pools, np.Name)
 			if !slices.ContainsFunc(np.Spec.Template.Spec.Taints, facts.KeepsPodsAway) {
 				x.untainted = np.Name
 			}
 		}
-		for j := range f.workloads {
-			if slices.Contains(x.pools, f.workloads[j].Pool) {
+		for j := range sc.workloads {
+			if slices.Contains(x.pools, sc.workloads[j].Pool) {
 				x.members = append(x.members, j)
 			}
 		}
@@ -70,16 +70,16 @@ func (f *fleet) sites(s *planner.Snapshot) (all []site) {
 	return all
 }
 
-func (x *site) workloads(f *fleet) (all []*Workload) {
+func (x *site) workloads(sc *scenario) (all []*Workload) {
 	for _, i := range x.members {
-		all = append(all, &f.workloads[i])
+		all = append(all, &sc.workloads[i])
 	}
 	return all
 }
 
 // known reports whether it is known what each member needs of a GPU.
-func (x *site) known(f *fleet) bool {
-	return !slices.ContainsFunc(x.workloads(f), func(w *Workload) bool { return w.unknown() != "" })
+func (x *site) known(sc *scenario) bool {
+	return !slices.ContainsFunc(x.workloads(sc), func(w *Workload) bool { return w.unknown() != "" })
 }
 
 func (x *site) replicas() int64 {
@@ -90,7 +90,7 @@ func (x *site) replicas() int64 {
 }
 
 // fixed says why the number of replicas of the class is not for Karve to advise. It returns "" if it is.
-func (x *site) fixed(f *fleet) string {
+func (x *site) fixed(sc *scenario) string {
 	s := &x.class.Spec.Sharing
 	switch {
 	case s.Strategy != v1alpha1.StrategyTimeSlicing && s.Strategy != v1alpha1.StrategyMPS && s.Strategy != v1alpha1.StrategyNone:
@@ -105,42 +105,42 @@ func (x *site) fixed(f *fleet) string {
 		return fmt.Sprintf("GPUs cannot be shared while NodePool %s has no taint that keeps other pods away", x.untainted)
 	}
 	for _, i := range x.members {
-		if facts.GPURequestOf(&f.templates[i]).Replicas > 1 {
-			return fmt.Sprintf("%s requests several GPUs", &f.workloads[i])
+		if facts.GPURequestOf(&sc.templates[i]).Replicas > 1 {
+			return fmt.Sprintf("%s requests several GPUs", &sc.workloads[i])
 		}
 	}
 	return ""
 }
 
-// density returns the change to more replicas of the GPUs of a class. note says why there is none, if that is worth to know.
-func (f *fleet) density(x *site) (c change, note string, ok bool) {
-	if why := x.fixed(f); why != "" {
+// moreReplicas returns the change to more replicas of the GPUs of a class. note says why there is none, if that is worth to know.
+func (sc *scenario) moreReplicas(x *site) (c change, note string, ok bool) {
+	if why := x.fixed(sc); why != "" {
 		return c, fmt.Sprintf("no advice on the replicas of GPUNodeClass %s: %s", x.class.Name, why), false
 	}
-	members := x.workloads(f)
+	members := x.workloads(sc)
 	for _, w := range members {
 		if why := w.unknown(); why != "" {
 			return c, fmt.Sprintf("no advice on the replicas of GPUNodeClass %s: of %s, %s", x.class.Name, w, why), false
 		}
 	}
-	strategy, most, pods := x.class.Spec.Sharing.Strategy, int64(mostReplicas), 0
+	strategy, limit, pods := x.class.Spec.Sharing.Strategy, int64(maxReplicas), 0
 	if strategy == v1alpha1.StrategyMPS {
-		most = mostClients
+		limit = maxClients
 	}
 	for _, w := range members {
 		pods += w.Most
 	}
 	now := x.replicas()
-	to := safe(members, x.memory, min(most, max(now, int64(pods))), strategy)
+	to := safeReplicas(members, x.memory, min(limit, max(now, int64(pods))), strategy)
 	if to <= now || x.memory == 0 {
 		return c, "", false
 	}
-	return f.withReplicas(x, to), "", true
+	return sc.withReplicas(x, to), "", true
 }
 
-func (f *fleet) withReplicas(x *site, to int64) change {
-	name, members, sharing := x.class.Name, x.workloads(f), x.class.Spec.Sharing
-	c := change{Change: Change{Kind: Replicas, Object: "GPUNodeClass " + name}, least: x.replicas() + 1, most: to}
+func (sc *scenario) withReplicas(x *site, to int64) change {
+	name, members, sharing := x.class.Name, x.workloads(sc), x.class.Spec.Sharing
+	c := change{Change: Change{Kind: Replicas, Object: "GPUNodeClass " + name}, minReplicas: x.replicas() + 1, maxReplicas: to}
 	spec := object{"replicas": to}
 	if sharing.Strategy == v1alpha1.StrategyNone {
 		sharing = v1alpha1.Sharing{Strategy: v1alpha1.StrategyTimeSlicing, ResourceName: v1alpha1.ResourceGPU}
@@ -163,29 +163,29 @@ func (f *fleet) withReplicas(x *site, to int64) change {
 	c.Risks = append(c.Risks, sharingRisks(sharing.Strategy, to)...)
 	c.Patches = []Patch{patchClass("gpunodeclass", name, object{"sharing": spec})}
 	sharing.Replicas = new(int32(to)) //nolint:gosec // It is at most 128.
-	c.apply = func(f *fleet) { f.class(name).Spec.Sharing = sharing }
-	c.less = func(replicas int64) change { return f.withReplicas(x, replicas) }
+	c.apply = func(sc *scenario) { sc.class(name).Spec.Sharing = sharing }
+	c.withFewer = func(replicas int64) change { return sc.withReplicas(x, replicas) }
 	return c
 }
 
-// fewer returns the change to request fewer replicas of a shared GPU, if a workload requests several.
-func (f *fleet) fewer(x *site, i int) (c change, ok bool) {
-	w, template := &f.workloads[i], &f.templates[i]
+// requestFewer returns the change to request fewer replicas of a shared GPU, if a workload requests several.
+func (sc *scenario) requestFewer(x *site, i int) (c change, ok bool) {
+	w, template := &sc.workloads[i], &sc.templates[i]
 	name, requests := facts.GPUResource(template)
 	at := slices.IndexFunc(template.Spec.Containers, func(c corev1.Container) bool { return facts.ValueOf(c.Resources.Limits, name) > 0 })
 	now := facts.GPURequestOf(template).Replicas
-	if !requests || at < 0 || !x.class.Spec.Sharing.Shared() || x.fixed(f) != "" || w.unknown() != "" || now < 2 || x.memory == 0 {
+	if !requests || at < 0 || !x.class.Spec.Sharing.Shared() || x.fixed(sc) != "" || w.unknown() != "" || now < 2 || x.memory == 0 {
 		return c, false
 	}
 	to := int64(1)
-	enough := func(n int64) bool {
+	fitsInto := func(n int64) bool {
 		part := float64(n) / float64(x.replicas())
 		return w.GPU.Busy.P95 <= part*targetOf([]*Workload{w}) && w.GPU.Bytes.Max*margin <= part*float64(x.memory)
 	}
-	for to < now && !enough(to) {
+	for to < now && !fitsInto(to) {
 		to++
 	}
-	if to == now || !x.known(f) || !fits(x.workloads(f), x.replicas(), x.memory, x.class.Spec.Sharing.Strategy) {
+	if to == now || !x.known(sc) || !fits(x.workloads(sc), x.replicas(), x.memory, x.class.Spec.Sharing.Strategy) {
 		return c, false // Others would come to the GPU.
 	}
 	container, quantity := template.Spec.Containers[at].Name, resource.NewQuantity(to, resource.DecimalSI)
@@ -198,8 +198,8 @@ func (f *fleet) fewer(x *site, i int) (c change, ok bool) {
 			"name": container, "resources": object{"requests": object{string(name): to}, "limits": object{string(name): to}},
 		}}}})},
 	}}
-	c.apply = func(f *fleet) {
-		r := &f.template(i).Spec.Containers[at].Resources
+	c.apply = func(sc *scenario) {
+		r := &sc.template(i).Spec.Containers[at].Resources
 		for _, list := range []corev1.ResourceList{r.Requests, r.Limits} {
 			if _, has := list[name]; has {
 				list[name] = *quantity

@@ -21,8 +21,8 @@ import (
 // startTime is more than a machine takes to start. Pods that begin within it of one another need headroom together.
 const startTime = 2 * replay.Resolution
 
-// always returns the headroom of a class that applies at all times, and its index. The index is -1 if there is none.
-func always(class *v1alpha1.GPUNodeClass) (replicas int64, at int) {
+// standingHeadroom returns the headroom of a class that applies at all times, and its index. The index is -1 if there is none.
+func standingHeadroom(class *v1alpha1.GPUNodeClass) (replicas int64, at int) {
 	at = slices.IndexFunc(class.Spec.Headroom, func(h v1alpha1.Headroom) bool { return h.Schedule == "" })
 	if at < 0 {
 		return 0, at
@@ -30,17 +30,17 @@ func always(class *v1alpha1.GPUNodeClass) (replicas int64, at int) {
 	return int64(class.Spec.Headroom[at].Replicas), at
 }
 
-// placeholders returns pods that hold the headroom of the fleet, as many at all times as replicas are to be free: real pods take the room of others, and Karve then
+// placeholders returns pods that hold the headroom of the scenario, as many at all times as replicas are to be free: real pods take the room of others, and Karve then
 // restores it. The shapes are those after the workloads.
-func (f *fleet) placeholders() (templates []corev1.Pod, pods []replay.Pod) {
-	if !slices.ContainsFunc(f.cluster.GPUNodeClasses, func(c v1alpha1.GPUNodeClass) bool { return len(c.Spec.Headroom) > 0 }) {
+func (sc *scenario) placeholders() (templates []corev1.Pod, pods []replay.Pod) {
+	if !slices.ContainsFunc(sc.cluster.GPUNodeClasses, func(c v1alpha1.GPUNodeClass) bool { return len(c.Spec.Headroom) > 0 }) {
 		return nil, nil
 	}
-	for _, pool := range snapshot.Pools(&f.cluster) {
+	for _, pool := range snapshot.Pools(&sc.cluster) {
 		if pool.Class == nil {
 			continue
 		}
-		replicas, _ := always(pool.Class)
+		replicas, _ := standingHeadroom(pool.Class)
 		if replicas == 0 {
 			continue
 		}
@@ -57,27 +57,27 @@ func (f *fleet) placeholders() (templates []corev1.Pod, pods []replay.Pod) {
 			template.Annotations = map[string]string{v1alpha1.GPUMemoryAnnotation: amount.Text(*resource.NewQuantity(memory, resource.BinarySI))}
 		}
 		for range replicas {
-			pods = append(pods, replay.Pod{Shape: len(f.templates) + len(templates), Ends: f.end, Placeholder: true})
+			pods = append(pods, replay.Pod{Shape: len(sc.templates) + len(templates), Ends: sc.end, Placeholder: true})
 		}
 		templates = append(templates, template)
 	}
 	return templates, pods
 }
 
-// burst returns the most replicas that pods of a pool began to hold within startTime, and how many pods began in all. Pods that were there from the start do not count.
-func (f *fleet) burst(pool string) (most int64, began int) {
+// largestBurst returns the most replicas that pods of a pool began to hold within startTime, and how many pods began in all. Pods that were there from the start do not count.
+func (sc *scenario) largestBurst(pool string) (peak int64, began int) {
 	type start struct {
 		at       time.Duration
 		replicas int64
 	}
 	var starts []start
-	for i := range f.workloads {
-		if f.workloads[i].Pool != pool {
+	for i := range sc.workloads {
+		if sc.workloads[i].Pool != pool {
 			continue
 		}
-		for _, r := range f.workloads[i].Runs {
+		for _, r := range sc.workloads[i].Runs {
 			if r.From > 0 {
-				starts = append(starts, start{r.From, facts.GPURequestOf(&f.templates[i]).Replicas})
+				starts = append(starts, start{r.From, facts.GPURequestOf(&sc.templates[i]).Replicas})
 			}
 		}
 	}
@@ -88,23 +88,23 @@ func (f *fleet) burst(pool string) (most int64, began int) {
 		for ; s.at-starts[first].at >= startTime; first++ {
 			sum -= starts[first].replicas
 		}
-		most = max(most, sum)
+		peak = max(peak, sum)
 	}
-	return most, len(starts)
+	return peak, len(starts)
 }
 
-// headroom returns the change to keep fewer replicas free, if the bursts of pods never needed as many. note says that they needed more.
-func (f *fleet) headroom(class *v1alpha1.GPUNodeClass) (c change, note string, ok bool) {
-	pools := f.poolsOf(class.Name)
-	now, at := always(class)
-	if at < 0 || len(pools) == 0 || f.end < minSpan {
+// lessHeadroom returns the change to keep fewer replicas free, if the bursts of pods never needed as many. note says that they needed more.
+func (sc *scenario) lessHeadroom(class *v1alpha1.GPUNodeClass) (c change, note string, ok bool) {
+	pools := sc.poolsOf(class.Name)
+	now, at := standingHeadroom(class)
+	if at < 0 || len(pools) == 0 || sc.end < minSpan {
 		return c, "", false
 	}
 	to, where, began := int64(-1), "", 0
 	for _, pool := range pools {
-		most, n := f.burst(pool.Name)
-		if began += n; most > to {
-			to, where = most, pool.Name
+		peak, n := sc.largestBurst(pool.Name)
+		if began += n; peak > to {
+			to, where = peak, pool.Name
 		}
 	}
 	if to >= now {
@@ -133,6 +133,6 @@ func (f *fleet) headroom(class *v1alpha1.GPUNodeClass) (c change, note string, o
 		Patches:  []Patch{patchClass("gpunodeclass", class.Name, patch)},
 	}}
 	name := class.Name
-	c.apply = func(f *fleet) { f.class(name).Spec.Headroom = left }
+	c.apply = func(sc *scenario) { sc.class(name).Spec.Headroom = left }
 	return c, "", true
 }

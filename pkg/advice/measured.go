@@ -106,8 +106,8 @@ func (w *Workload) hours() (sum float64) {
 	return sum
 }
 
-// thin reports whether a use was measured too rarely for advice.
-func (w *Workload) thin(u Use) bool {
+// measuredRarely reports whether a use was measured too rarely for advice.
+func (w *Workload) measuredRarely(u Use) bool {
 	first, last := w.Runs[0].From, time.Duration(0)
 	for _, r := range w.Runs {
 		first, last = min(first, r.From), max(last, r.To)
@@ -155,7 +155,7 @@ func Workloads(pods []Pod, live []corev1.Pod) (all []Workload, lost []string) {
 			lost = append(lost, fmt.Sprintf("%s is left out: it has no pod in the cluster, and there is no kube_pod_container_resource_requests of it", w))
 			continue
 		}
-		w.Most = mostOf(w.Runs)
+		w.Most = peakOf(w.Runs)
 		all = append(all, *w)
 	}
 	return all, lost
@@ -195,7 +195,7 @@ func templateOf(p *Pod) corev1.Pod {
 	return pod
 }
 
-func mostOf(runs []Run) int {
+func peakOf(runs []Run) int {
 	type edge struct {
 		at   time.Duration
 		step int
@@ -205,10 +205,10 @@ func mostOf(runs []Run) int {
 		edges = append(edges, edge{r.From, 1}, edge{r.To, -1})
 	}
 	slices.SortFunc(edges, func(a, b edge) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.step, b.step)) })
-	most, n := 0, 0
+	peak, n := 0, 0
 	for _, e := range edges {
 		n += e.step
-		most = max(most, n)
+		peak = max(peak, n)
 	}
-	return most
+	return peak
 }

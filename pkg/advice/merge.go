@@ -15,12 +15,12 @@ import (
 	"karve.sh/karve/pkg/words"
 )
 
-// merges returns the changes that move all workloads of a NodePool to a larger one with the same sharing and the same GPUs. most has the largest number of replicas that
+// merges returns the changes that move all workloads of a NodePool to a larger one with the same sharing and the same GPUs. replicas has the largest number that
 // is advised for a GPUNodeClass, by its name.
-func (f *fleet) merges(sites []site, gpus map[string][]string, most map[string]int64) (all []change) {
+func (sc *scenario) merges(sites []site, gpus map[string][]string, replicas map[string]int64) (all []change) {
 	hours, at := map[string]float64{}, map[string]*site{}
-	for i := range f.workloads {
-		hours[f.workloads[i].Pool] += f.workloads[i].hours()
+	for i := range sc.workloads {
+		hours[sc.workloads[i].Pool] += sc.workloads[i].hours()
 	}
 	for i := range sites {
 		for _, pool := range sites[i].pools {
@@ -30,11 +30,11 @@ func (f *fleet) merges(sites []site, gpus map[string][]string, most map[string]i
 	order := slices.SortedFunc(maps.Keys(at), func(a, b string) int { return cmp.Or(cmp.Compare(hours[b], hours[a]), cmp.Compare(a, b)) })
 	for i, from := range order {
 		for _, to := range order[:i] {
-			if !slices.Equal(gpus[from], gpus[to]) || !f.mayMeet(at[from], at[to], from, most[at[to].class.Name]) {
+			if !slices.Equal(gpus[from], gpus[to]) || !sc.mayMeet(at[from], at[to], from, replicas[at[to].class.Name]) {
 				continue
 			}
-			if c, ok := f.merge(f.pool(from), f.pool(to)); ok {
-				at[to].incoming = append(at[to].incoming, f.of(from)...)
+			if c, ok := sc.merge(sc.pool(from), sc.pool(to)); ok {
+				at[to].incoming = append(at[to].incoming, sc.workloadsIn(from)...)
 				all = append(all, c)
 				break
 			}
@@ -43,42 +43,42 @@ func (f *fleet) merges(sites []site, gpus map[string][]string, most map[string]i
 	return all
 }
 
-func (f *fleet) of(pool string) (all []*Workload) {
-	for i := range f.workloads {
-		if f.workloads[i].Pool == pool {
-			all = append(all, &f.workloads[i])
+func (sc *scenario) workloadsIn(pool string) (all []*Workload) {
+	for i := range sc.workloads {
+		if sc.workloads[i].Pool == pool {
+			all = append(all, &sc.workloads[i])
 		}
 	}
 	return all
 }
 
 // mayMeet reports whether the workloads of a pool of a site may share GPUs with those of another site, which has at most this many replicas.
-func (f *fleet) mayMeet(from, to *site, pool string, most int64) bool {
+func (sc *scenario) mayMeet(from, to *site, pool string, replicas int64) bool {
 	if from.class.Name == to.class.Name && len(to.incoming) == 0 {
 		return true
 	}
 	a, b := from.class.Spec.Sharing, to.class.Spec.Sharing
-	if a.Strategy != b.Strategy || a.Resource() != b.Resource() || from.fixed(f) != "" || to.fixed(f) != "" || !b.Shared() || !from.known(f) || !to.known(f) || to.memory == 0 {
+	if a.Strategy != b.Strategy || a.Resource() != b.Resource() || from.fixed(sc) != "" || to.fixed(sc) != "" || !b.Shared() || !from.known(sc) || !to.known(sc) || to.memory == 0 {
 		return false
 	}
-	return fits(slices.Concat(to.workloads(f), to.incoming, f.of(pool)), max(most, to.replicas()), to.memory, b.Strategy)
+	return fits(slices.Concat(to.workloads(sc), to.incoming, sc.workloadsIn(pool)), max(replicas, to.replicas()), to.memory, b.Strategy)
 }
 
-func (f *fleet) pool(name string) *karpv1.NodePool {
-	at := slices.IndexFunc(f.cluster.NodePools, func(np karpv1.NodePool) bool { return np.Name == name })
-	return &f.cluster.NodePools[at]
+func (sc *scenario) pool(name string) *karpv1.NodePool {
+	at := slices.IndexFunc(sc.cluster.NodePools, func(np karpv1.NodePool) bool { return np.Name == name })
+	return &sc.cluster.NodePools[at]
 }
 
 // merge returns the change that moves the workloads of a NodePool to another. It returns false if a workload cannot be patched, or chooses its nodes by affinity.
-func (f *fleet) merge(from, to *karpv1.NodePool) (c change, ok bool) {
+func (sc *scenario) merge(from, to *karpv1.NodePool) (c change, ok bool) {
 	c = change{Change: Change{Kind: Merge, Object: "NodePool " + from.Name, Risks: []string{"the workloads of both NodePools share nodes and GPUs, and what disrupts one disrupts the other"}}}
 	moved := map[int]corev1.PodSpec{}
-	for i := range f.workloads {
-		w := &f.workloads[i]
+	for i := range sc.workloads {
+		w := &sc.workloads[i]
 		if w.Pool != from.Name {
 			continue
 		}
-		spec, patch := moving(&f.templates[i].Spec, from, to)
+		spec, patch := moving(&sc.templates[i].Spec, from, to)
 		p := w.patchOf(object{"spec": patch})
 		if affinity := spec.Affinity; p.Command == "" || affinity != nil && affinity.NodeAffinity != nil && affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
 			return c, false
@@ -91,9 +91,9 @@ func (f *fleet) merge(from, to *karpv1.NodePool) (c change, ok bool) {
 	}
 	c.Do = fmt.Sprintf("move its %s to NodePool %s, which has the same GPUs", words.Count(len(moved), "workload"), to.Name)
 	c.Evidence = []string{"each NodePool has machines that its own pods do not fill"}
-	c.apply = func(f *fleet) {
+	c.apply = func(sc *scenario) {
 		for _, i := range slices.Sorted(maps.Keys(moved)) {
-			spec := &f.template(i).Spec
+			spec := &sc.template(i).Spec
 			spec.NodeSelector, spec.Tolerations = moved[i].NodeSelector, moved[i].Tolerations
 		}
 	}

@@ -25,30 +25,31 @@ const (
 const (
 	// memoryStep is the amount of which memory requests are multiples.
 	memoryStep = 16 << 20
-	// enough is the largest part of the present value for which a lower one is worth a change.
-	enough = 0.9
+	// lowerEnough is the largest part of the present value for which a lower one is worth a change.
+	lowerEnough = 0.9
 )
 
 // milliCPU returns the CPU request for a use, in thousandths of a core.
 func milliCPU(u Use) int64 { return max(minMilliCPU, int64(math.Ceil(u.P95*100))*10) }
 
-func memoryBytes(u Use) int64 { return max(minMemoryBytes, stepped(u.Max*margin)) }
+func memoryBytes(u Use) int64 { return max(minMemoryBytes, inMemorySteps(u.Max*margin)) }
 
-func stepped(bytes float64) int64 { return int64(math.Ceil(bytes/memoryStep)) * memoryStep }
+func inMemorySteps(bytes float64) int64 { return int64(math.Ceil(bytes/memoryStep)) * memoryStep }
 
-type lower struct {
+// loweredRequest is a request of a container and its new value.
+type loweredRequest struct {
 	container string
 	resource  corev1.ResourceName
 	to        resource.Quantity
 }
 
-// requests returns the change to lower the requests of a resource of the workload with an index, if there are any to lower.
-func (f *fleet) requests(i int, name corev1.ResourceName) (change, bool) {
-	w := &f.workloads[i]
+// lowerRequests returns the change to lower the requests of a resource of the workload with an index, if there are any to lower.
+func (sc *scenario) lowerRequests(i int, name corev1.ResourceName) (change, bool) {
+	w := &sc.workloads[i]
 	c := change{Change: Change{Kind: Requests, Object: w.String(), Namespace: w.Namespace}}
-	var all []lower
+	var all []loweredRequest
 	var does []string
-	for _, container := range f.templates[i].Spec.Containers {
+	for _, container := range sc.templates[i].Spec.Containers {
 		use, known := w.Containers[container.Name]
 		if !known {
 			continue
@@ -58,10 +59,10 @@ func (f *fleet) requests(i int, name corev1.ResourceName) (change, bool) {
 			u, to, what, written = use.Memory, memoryBytes(use.Memory), fmt.Sprintf("peak %s, mean %s", gib(use.Memory.Max), gib(use.Memory.Mean)), func(n int64) string { return gib(float64(n)) }
 		}
 		now := requestOf(&container, name)
-		if w.thin(u) || float64(to) > enough*float64(now) {
+		if w.measuredRarely(u) || float64(to) > lowerEnough*float64(now) {
 			continue
 		}
-		all = append(all, lower{container.Name, name, quantityOf(name, to)})
+		all = append(all, loweredRequest{container.Name, name, quantityOf(name, to)})
 		does = append(does, fmt.Sprintf("%s -> %s (%s)", written(now), written(to), container.Name))
 		c.Evidence = append(c.Evidence, fmt.Sprintf("%s of %s requested, %s, %s", what, written(now), words.Count(w.Pods, "pod"), words.Count(u.Samples, "sample")))
 	}
@@ -69,10 +70,10 @@ func (f *fleet) requests(i int, name corev1.ResourceName) (change, bool) {
 		return c, false
 	}
 	c.Do = fmt.Sprintf("lower the %s request %s", strings.ReplaceAll(string(name), "cpu", "CPU"), strings.Join(does, ", "))
-	c.Risks = requestRisks(&f.templates[i], name)
+	c.Risks = requestRisks(&sc.templates[i], name)
 	c.Patches = []Patch{w.patchOf(object{"spec": object{"containers": requestsPatch(all)}})}
-	c.apply = func(f *fleet) {
-		containers := f.template(i).Spec.Containers
+	c.apply = func(sc *scenario) {
+		containers := sc.template(i).Spec.Containers
 		for _, l := range all {
 			at := slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == l.container })
 			if containers[at].Resources.Requests == nil {
@@ -114,30 +115,30 @@ func requestRisks(pod *corev1.Pod, name corev1.ResourceName) []string {
 }
 
 // requestsPatch returns the containers of a patch, of which each has one lower request.
-func requestsPatch(all []lower) (containers []any) {
+func requestsPatch(all []loweredRequest) (containers []any) {
 	for _, l := range all {
 		containers = append(containers, object{"name": l.container, "resources": object{"requests": object{string(l.resource): amount.Text(l.to)}}})
 	}
 	return containers
 }
 
-// deviceMemory returns the change to lower the device memory that a workload states, if it is more than enough.
-func (f *fleet) deviceMemory(i int) (change, bool) {
-	w := &f.workloads[i]
-	now, err := facts.GPUMemory(&f.templates[i])
-	to := stepped(w.GPU.Bytes.Max * margin)
-	if err != nil || now == 0 || w.thin(w.GPU.Bytes) || w.reserves() || float64(to) > enough*float64(now) {
+// lowerDeviceMemory returns the change to lower the device memory that a workload states, if it is more than enough.
+func (sc *scenario) lowerDeviceMemory(i int) (change, bool) {
+	w := &sc.workloads[i]
+	now, err := facts.GPUMemory(&sc.templates[i])
+	to := inMemorySteps(w.GPU.Bytes.Max * margin)
+	if err != nil || now == 0 || w.measuredRarely(w.GPU.Bytes) || w.reserves() || float64(to) > lowerEnough*float64(now) {
 		return change{}, false
 	}
 	stated := amount.Text(*resource.NewQuantity(max(to, memoryStep), resource.BinarySI))
 	c := change{Change: Change{
 		Kind: DeviceMemory, Object: w.String(), Namespace: w.Namespace,
-		Do:       fmt.Sprintf("state less GPU memory: %s %s -> %s", v1alpha1.GPUMemoryAnnotation, f.templates[i].Annotations[v1alpha1.GPUMemoryAnnotation], stated),
+		Do:       fmt.Sprintf("state less GPU memory: %s %s -> %s", v1alpha1.GPUMemoryAnnotation, sc.templates[i].Annotations[v1alpha1.GPUMemoryAnnotation], stated),
 		Evidence: []string{fmt.Sprintf("peak %s, mean %s, %s, %s", gib(w.GPU.Bytes.Max), gib(w.GPU.Bytes.Mean), words.Count(w.Pods, "pod"), words.Count(w.GPU.Bytes.Samples, "sample"))},
 		Risks:    []string{"a pod that needs more GPU memory than ever measured plus 15 % may find none left, and fails"},
 		Patches:  []Patch{w.patchOf(object{"metadata": object{"annotations": object{v1alpha1.GPUMemoryAnnotation: stated}}})},
 	}}
-	c.apply = func(f *fleet) { f.template(i).Annotations[v1alpha1.GPUMemoryAnnotation] = stated }
+	c.apply = func(sc *scenario) { sc.template(i).Annotations[v1alpha1.GPUMemoryAnnotation] = stated }
 	return c, true
 }
 

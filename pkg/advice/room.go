@@ -33,7 +33,7 @@ func (w *Workload) unknown() string {
 		return "its use of the GPU is not measured: metrics.pods of the agent (docs/node.md)"
 	case g.Contended > g.Busy.Samples:
 		return fmt.Sprintf("others kept its GPU busy in %d of %d samples, so that what it needs is not known", g.Contended, g.Contended+g.Busy.Samples)
-	case w.thin(g.Busy) || w.thin(g.Bytes):
+	case w.measuredRarely(g.Busy) || w.measuredRarely(g.Bytes):
 		return fmt.Sprintf("it has %d samples of GPU time and %d of memory, and needs %d over a day", g.Busy.Samples, g.Bytes.Samples, minSamples)
 	case w.reserves():
 		return fmt.Sprintf("it holds %.0f %% of the GPU's memory all the time, as frameworks that reserve it do, so what it needs is not known: lower what it reserves, such as --gpu-memory-utilization of vLLM", 100*g.Share.Max)
@@ -93,10 +93,10 @@ func fits(workloads []*Workload, pods, memory int64, strategy v1alpha1.Strategy)
 	return n.busy <= targetOf(workloads) && n.bytes <= float64(memory)
 }
 
-// safe returns how many pods of the workloads may share a GPU with this much memory, at most a maximum.
-func safe(workloads []*Workload, memory, most int64, strategy v1alpha1.Strategy) int64 {
+// safeReplicas returns how many pods of the workloads may share a GPU with this much memory, up to the limit.
+func safeReplicas(workloads []*Workload, memory, limit int64, strategy v1alpha1.Strategy) int64 {
 	n := int64(1)
-	for n < most && fits(workloads, n+1, memory, strategy) {
+	for n < limit && fits(workloads, n+1, memory, strategy) {
 		n++
 	}
 	return n

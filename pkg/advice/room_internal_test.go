@@ -24,7 +24,7 @@ func TestAnyPodsOfASafeNumberFitOnAGPU(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		workloads := rapid.SliceOfN(rapid.Custom(drawn), 1, 5).Draw(t, "workloads")
 		strategy := rapid.SampledFrom([]v1alpha1.Strategy{v1alpha1.StrategyTimeSlicing, v1alpha1.StrategyMPS}).Draw(t, "strategy")
-		n := safe(workloads, memoryOfT4, 48, strategy)
+		n := safeReplicas(workloads, memoryOfT4, 48, strategy)
 		if n < 1 || n > 48 || n > 1 && !fits(workloads, n, memoryOfT4, strategy) || n < 48 && fits(workloads, n+1, memoryOfT4, strategy) {
 			t.Fatalf("%d pods", n)
 		}
@@ -73,7 +73,7 @@ func TestLargestPodsCount(t *testing.T) {
 		"MPS limits the largest pod":            {[]*Workload{w("Job", 1, 0.01, 4), w("Job", 50, 0.01, 0.1)}, v1alpha1.StrategyMPS, 3},
 		"a pod that fills the GPU":              {[]*Workload{w("Job", 2, 1, 15)}, v1alpha1.StrategyTimeSlicing, 1},
 	} {
-		if got := safe(c.all, memoryOfT4, 48, c.strategy); got < c.want || got > c.want+1 {
+		if got := safeReplicas(c.all, memoryOfT4, 48, c.strategy); got < c.want || got > c.want+1 {
 			t.Errorf("%s: %d pods, want %d", name, got, c.want)
 		}
 	}

@@ -12,8 +12,8 @@ import (
 
 // search finds the changes that save, with the plans of moments.
 type search struct {
-	fleet   *fleet
-	changes []change
+	scenario *scenario
+	changes  []change
 	// base is the price without changes.
 	base planner.MicroUSD
 	// taken are the changes that a replay has confirmed.
@@ -22,8 +22,8 @@ type search struct {
 	known map[string]planner.MicroUSD
 }
 
-func newSearch(f *fleet, changes []change) *search {
-	s := &search{fleet: f, changes: changes, known: map[string]planner.MicroUSD{}}
+func newSearch(sc *scenario, changes []change) *search {
+	s := &search{scenario: sc, changes: changes, known: map[string]planner.MicroUSD{}}
 	s.base = s.prices([]int{})[0]
 	return s
 }
@@ -40,7 +40,7 @@ func (s *search) prices(sets ...[]int) []planner.MicroUSD {
 		group.Go(func() {
 			places <- struct{}{}
 			defer func() { <-places }()
-			all[i] = s.fleet.changed(s.of(set)).planned()
+			all[i] = s.scenario.changed(s.changesAt(set)).planned()
 		})
 	}
 	group.Wait()
@@ -50,7 +50,7 @@ func (s *search) prices(sets ...[]int) []planner.MicroUSD {
 	return all
 }
 
-func (s *search) of(set []int) (all []change) {
+func (s *search) changesAt(set []int) (all []change) {
 	for _, i := range set {
 		all = append(all, s.changes[i])
 	}
@@ -59,13 +59,13 @@ func (s *search) of(set []int) (all []change) {
 
 // saves reports whether one price is lower than another by what makes a change worth it.
 func (s *search) saves(from, to planner.MicroUSD) bool {
-	return from > to && float64(from-to) >= worth*float64(s.base)
+	return from > to && float64(from-to) >= minSaving*float64(s.base)
 }
 
 // steps returns the changes that save, those that save most first. Changes that save only together are one step.
 func (s *search) steps() (steps [][]change) {
 	left := s.needed()
-	s.lessen(left)
+	s.takeFewestReplicas(left)
 	taken, price := []int{}, s.base
 	for len(left) > 0 {
 		sets := make([][]int, len(left))
@@ -83,7 +83,7 @@ func (s *search) steps() (steps [][]change) {
 		if !s.saves(price, prices[best]) {
 			step = left // None saves alone, and each is needed.
 		}
-		steps = append(steps, s.of(step))
+		steps = append(steps, s.changesAt(step))
 		taken = sorted(append(taken, step...))
 		price = s.prices(taken)[0]
 		left = slices.DeleteFunc(slices.Clone(left), func(c int) bool { return slices.Contains(step, c) })
@@ -117,18 +117,18 @@ func (s *search) needed() []int {
 	return set
 }
 
-// lessen replaces changes of numbers of replicas by the smallest with which the set still costs the same.
-func (s *search) lessen(set []int) {
+// takeFewestReplicas replaces changes of numbers of replicas by the smallest with which the set still costs the same.
+func (s *search) takeFewestReplicas(set []int) {
 	for _, i := range set {
 		c := s.changes[i]
-		if c.less == nil {
+		if c.withFewer == nil {
 			continue
 		}
 		price := s.prices(set)[0]
-		low, high := c.least, c.most
+		low, high := c.minReplicas, c.maxReplicas
 		for low < high {
 			middle := (low + high) / 2
-			s.changes[i] = c.less(middle)
+			s.changes[i] = c.withFewer(middle)
 			clear(s.known)
 			if s.saves(s.prices(set)[0], price) {
 				low = middle + 1
@@ -136,7 +136,7 @@ func (s *search) lessen(set []int) {
 				high = middle
 			}
 		}
-		s.changes[i] = c.less(high)
+		s.changes[i] = c.withFewer(high)
 		clear(s.known)
 	}
 }

@@ -13,18 +13,18 @@ import (
 	"karve.sh/karve/pkg/words"
 )
 
-// shares returns the changes that move single workloads, whose pods have whole GPUs, to a NodePool that shares the same GPUs. most has the largest number of replicas that is
+// shares returns the changes that move single workloads, whose pods have whole GPUs, to a NodePool that shares the same GPUs. replicas has the largest number that is
 // advised for a GPUNodeClass, by its name.
-func (f *fleet) shares(sites []site, gpus map[string][]string, most map[string]int64) (all []change) {
+func (sc *scenario) shares(sites []site, gpus map[string][]string, replicas map[string]int64) (all []change) {
 	for i := range sites {
 		from := &sites[i]
 		if from.class.Spec.Sharing.Strategy != v1alpha1.StrategyNone {
 			continue
 		}
 		members := slices.Clone(from.members)
-		slices.SortStableFunc(members, func(a, b int) int { return cmp.Compare(f.workloads[b].hours(), f.workloads[a].hours()) })
+		slices.SortStableFunc(members, func(a, b int) int { return cmp.Compare(sc.workloads[b].hours(), sc.workloads[a].hours()) })
 		for _, j := range members {
-			if c, ok := f.share(j, sites, gpus, most); ok {
+			if c, ok := sc.share(j, sites, gpus, replicas); ok {
 				all = append(all, c)
 			}
 		}
@@ -33,26 +33,26 @@ func (f *fleet) shares(sites []site, gpus map[string][]string, most map[string]i
 }
 
 // share returns the change that moves a workload to the first NodePool that shares the same GPUs and on whose GPUs it is safe beside all others there.
-func (f *fleet) share(i int, sites []site, gpus map[string][]string, most map[string]int64) (c change, ok bool) {
-	w := &f.workloads[i]
-	if w.unknown() != "" || facts.GPURequestOf(&f.templates[i]).Replicas != 1 {
+func (sc *scenario) share(i int, sites []site, gpus map[string][]string, replicas map[string]int64) (c change, ok bool) {
+	w := &sc.workloads[i]
+	if w.unknown() != "" || facts.GPURequestOf(&sc.templates[i]).Replicas != 1 {
 		return c, false
 	}
 	for at := range sites {
 		to := &sites[at]
 		sharing := to.class.Spec.Sharing
-		if !sharing.Shared() || to.fixed(f) != "" || !to.known(f) || to.memory == 0 {
+		if !sharing.Shared() || to.fixed(sc) != "" || !to.known(sc) || to.memory == 0 {
 			continue
 		}
-		together := append(slices.Concat(to.workloads(f), to.incoming), w)
-		if !fits(together, max(most[to.class.Name], to.replicas()), to.memory, sharing.Strategy) {
+		together := append(slices.Concat(to.workloads(sc), to.incoming), w)
+		if !fits(together, max(replicas[to.class.Name], to.replicas()), to.memory, sharing.Strategy) {
 			continue
 		}
 		for _, pool := range to.pools {
 			if !slices.Equal(gpus[w.Pool], gpus[pool]) {
 				continue
 			}
-			if c, ok := f.shareOn(i, pool, to, together); ok {
+			if c, ok := sc.shareOn(i, pool, to, together); ok {
 				to.incoming = append(to.incoming, w)
 				return c, true
 			}
@@ -63,14 +63,14 @@ func (f *fleet) share(i int, sites []site, gpus map[string][]string, most map[st
 
 // shareOn returns the change that moves a workload to a NodePool of a site, beside which all of together are safe. It returns false if the workload cannot be patched, or
 // chooses its nodes by affinity.
-func (f *fleet) shareOn(i int, pool string, to *site, together []*Workload) (c change, ok bool) {
-	w, template := &f.workloads[i], &f.templates[i]
+func (sc *scenario) shareOn(i int, pool string, to *site, together []*Workload) (c change, ok bool) {
+	w, template := &sc.workloads[i], &sc.templates[i]
 	was, requests := facts.GPUResource(template)
 	at := slices.IndexFunc(template.Spec.Containers, func(c corev1.Container) bool { return facts.ValueOf(c.Resources.Limits, was) > 0 })
 	if !requests || at < 0 {
 		return c, false
 	}
-	spec, patch := moving(&template.Spec, f.pool(w.Pool), f.pool(pool))
+	spec, patch := moving(&template.Spec, sc.pool(w.Pool), sc.pool(pool))
 	is, one := corev1.ResourceName(to.class.Spec.Sharing.Resource()), *resource.NewQuantity(1, resource.DecimalSI)
 	if is != was {
 		container := template.Spec.Containers[at]
@@ -96,8 +96,8 @@ func (f *fleet) shareOn(i int, pool string, to *site, together []*Workload) (c c
 		Risks:   append(sharingRisks(to.class.Spec.Sharing.Strategy, replicas), "the workload shares nodes with those of the NodePool, and what disrupts one disrupts the others"),
 		Patches: []Patch{p},
 	}}
-	c.apply = func(f *fleet) {
-		pod := f.template(i)
+	c.apply = func(sc *scenario) {
+		pod := sc.template(i)
 		pod.Spec.NodeSelector, pod.Spec.Tolerations = spec.NodeSelector, spec.Tolerations
 		r := &pod.Spec.Containers[at].Resources
 		for _, list := range []corev1.ResourceList{r.Requests, r.Limits} {

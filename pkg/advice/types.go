@@ -17,9 +17,9 @@ import (
 // shaping are the parts of labels after the domain by which a NodePool chooses between instance types with the same GPUs.
 var shaping = []string{"instance-type", "instance-family", "instance-size", "instance-cpu", "instance-memory", "instance-gpu-count"}
 
-// types returns the change to allow a NodePool, by its index, all instance types with the GPUs that it allows today, if there are more of them.
-func (f *fleet) types(s *planner.Snapshot, j int) (c change, ok bool) {
-	np := &f.cluster.NodePools[j]
+// moreTypes returns the change to allow a NodePool, by its index, all instance types with the GPUs that it allows today, if there are more of them.
+func (sc *scenario) moreTypes(s *planner.Snapshot, j int) (c change, ok bool) {
+	np := &sc.cluster.NodePools[j]
 	if !facts.IsOurs(np) {
 		return c, false
 	}
@@ -29,7 +29,7 @@ func (f *fleet) types(s *planner.Snapshot, j int) (c change, ok bool) {
 			now = append(now, o.InstanceType)
 		}
 	}
-	all := f.cluster.InstanceTypes()
+	all := sc.cluster.InstanceTypes()
 	wanted := slices.Clone(now)
 	for i := range all {
 		t := &all[i]
@@ -60,16 +60,16 @@ func (f *fleet) types(s *planner.Snapshot, j int) (c change, ok bool) {
 		},
 		Patches: []Patch{patchClass("nodepool", np.Name, object{"template": object{"spec": object{"requirements": requirements}}})},
 	}}
-	c.apply = func(f *fleet) {
-		pool := f.cluster.NodePools[j].DeepCopy()
+	c.apply = func(sc *scenario) {
+		pool := sc.cluster.NodePools[j].DeepCopy()
 		pool.Spec.Template.Spec.Requirements = requirements
-		f.cluster.NodePools[j] = *pool
+		sc.cluster.NodePools[j] = *pool
 	}
 	return c, true
 }
 
-func (f *fleet) gpus(s *planner.Snapshot) map[string][]string {
-	all, names := f.cluster.InstanceTypes(), map[string][]string{}
+func (sc *scenario) gpus(s *planner.Snapshot) map[string][]string {
+	all, names := sc.cluster.InstanceTypes(), map[string][]string{}
 	for _, o := range s.Offerings {
 		if t := catalog.Named(all, o.InstanceType); t != nil {
 			pool := s.Pools[o.Pool].Name

@@ -144,7 +144,7 @@ func (k kwokInstanceType) capacity() (Resources, error) {
 	if cpu.Sign() <= 0 || min(capacity.MemoryBytes, capacity.Pods) <= 0 || min(capacity.EphemeralBytes, gpus) < 0 {
 		errs = append(errs, errors.New("cpu, memory and pods must be above zero, ephemeral-storage and nvidia.com/gpu not below"))
 	}
-	if most := slices.Max(append(slices.Collect(maps.Values(k.extended())), amount.Value(cpu), capacity.MemoryBytes, capacity.EphemeralBytes, capacity.Pods, gpus)); most > amount.Max {
+	if largest := slices.Max(append(slices.Collect(maps.Values(k.extended())), amount.Value(cpu), capacity.MemoryBytes, capacity.EphemeralBytes, capacity.Pods, gpus)); largest > amount.Max {
 		errs = append(errs, errors.New("an amount of its resources is beyond that of any machine"))
 	}
 	return capacity, errors.Join(errs...)

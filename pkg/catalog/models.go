@@ -36,13 +36,13 @@ func (g GPU) Driver() (Driver, bool) {
 
 // ReportedMiB returns bounds of the device memory of each GPU that the driver reports, in MiB. Versions of the driver differ: some leave out what they
 // reserve. Both are 0 if they are unknown.
-func (g GPU) ReportedMiB() (least, most int64) {
+func (g GPU) ReportedMiB() (lowest, highest int64) {
 	if g.MemoryMiB <= 0 {
 		return 0, 0
 	}
-	least = g.MemoryMiB / 16 * 14
+	lowest = g.MemoryMiB / 16 * 14
 	if g.UsableKnown() {
-		least = g.UsableMiB()
+		lowest = g.UsableMiB()
 	}
-	return least, g.MemoryMiB / 16 * 17
+	return lowest, g.MemoryMiB / 16 * 17
 }

@@ -45,12 +45,12 @@ func (r *Reservation) Until() time.Time {
 	return r.End
 }
 
-// free divides the price of what costs nothing more, so that a plan prefers the machine that would cost less otherwise. Karpenter divides the prices of reservations by
+// freeDivisor divides the price of what costs nothing more, so that a plan prefers the machine that would cost less otherwise. Karpenter divides the prices of reservations by
 // ten million. Of whole micro-dollars, that would leave one for all machines up to 20 dollars per hour.
-const free = 100_000
+const freeDivisor = 100_000
 
 // Free returns the price of a machine that costs nothing more, given its list price, in micro-dollars per hour. It is at least 1.
-func Free(list int64) int64 { return max(1, list/free) }
+func Free(list int64) int64 { return max(1, list/freeDivisor) }
 
 // Reserve makes an offering one of a slot of a reservation, given its list price in micro-dollars per hour, or 0 if unknown. The slot is paid anyway.
 func (o *Offering) Reserve(reservation string, list int64) {

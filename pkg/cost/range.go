@@ -34,8 +34,8 @@ type Wanted struct {
 	Month string
 }
 
-// longest is the longest range.
-const longest = 1100 * 24 * time.Hour
+// maxLength is the longest range.
+const maxLength = 1100 * 24 * time.Hour
 
 // Range returns the range. It ends with the last full hour before now, even if a later end is wanted.
 func (w Wanted) Range(now time.Time) (Range, error) {
@@ -63,8 +63,8 @@ func (w Wanted) Range(now time.Time) (Range, error) {
 	if r.To.After(now) {
 		r.To = now
 	}
-	if r.To.Sub(r.From) > longest {
-		return r, fmt.Errorf("the range %s is longer than %d days", r, longest/(24*time.Hour))
+	if r.To.Sub(r.From) > maxLength {
+		return r, fmt.Errorf("the range %s is longer than %d days", r, maxLength/(24*time.Hour))
 	}
 	return r, nil
 }

@@ -48,9 +48,9 @@ func countNodes(now *attempt, class int) []NodeCount {
 	for v := range s.Nodes {
 		var found lack
 		_, may := slices.BinarySearch(c.Nodes, v)
-		switch most, shallow := now.view.Shallow(class, v); {
+		switch largest, shallow := now.view.Shallow(class, v); {
 		case shallow:
-			found = lack{why: "too little GPU memory left", order: 3, left: most, text: func(n int64) string { return bytesText(n) + " of GPU memory on each GPU" }}
+			found = lack{why: "too little GPU memory left", order: 3, left: largest, text: func(n int64) string { return bytesText(n) + " of GPU memory on each GPU" }}
 		case may:
 			found = lackOf(s, c, v, used[v])
 		default:
@@ -108,15 +108,15 @@ func lackOf(s *planner.Snapshot, c *planner.Class, node int, used planner.Placem
 		return lack{why: "too few replicas left", order: 2, left: free.Replicas, text: func(n int64) string { return words.Count(n, "replica") }}
 	}
 	if c.GPUMemoryBytes > 0 {
-		most := int64(0)
+		largest := int64(0)
 		fits := false
 		for _, g := range gpus {
 			if g.Replicas >= r.Replicas {
-				most, fits = max(most, g.MemoryBytes), fits || g.MemoryBytes >= c.GPUMemoryBytes
+				largest, fits = max(largest, g.MemoryBytes), fits || g.MemoryBytes >= c.GPUMemoryBytes
 			}
 		}
 		if !fits {
-			return lack{why: "too little GPU memory left", order: 3, left: most, text: func(n int64) string { return bytesText(n) + " of GPU memory" }}
+			return lack{why: "too little GPU memory left", order: 3, left: largest, text: func(n int64) string { return bytesText(n) + " of GPU memory" }}
 		}
 	}
 	switch {

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
@@ -54,11 +53,6 @@ func aboveDefault(pod *corev1.PodSpec) string {
 		}
 	}
 	return ""
-}
-
-// isAdmitted reports whether a pod was read from a cluster, so that its spec is as the API server has admitted it.
-func isAdmitted(object *metav1.ObjectMeta, spec *corev1.PodSpec) bool {
-	return spec.NodeName != "" || object.UID != "" || object.ResourceVersion != ""
 }
 
 // admitDaemonSets sets what the API server sets in the pods of DaemonSets.
@@ -160,12 +154,4 @@ func withDefaultRequests(containers []corev1.Container) []corev1.Container {
 		containers[i].Resources.Requests = requests
 	}
 	return containers
-}
-
-// validRuntimeClass returns an error for an overhead that is no amount.
-func validRuntimeClass(class *nodev1.RuntimeClass) error {
-	if class.Overhead == nil {
-		return nil
-	}
-	return validAmounts("overhead.podFixed", class.Overhead.PodFixed)
 }

@@ -1,7 +1,6 @@
 package manifests
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -28,19 +27,6 @@ func limitRangeOf(object *corev1.LimitRange) limitRange {
 		l.items = append(l.items, item)
 	}
 	return l
-}
-
-func validLimits(object *corev1.LimitRange) error {
-	var errs []error
-	for i, item := range object.Spec.Limits {
-		for _, of := range []struct {
-			field string
-			list  corev1.ResourceList
-		}{{"max", item.Max}, {"min", item.Min}, {"default", item.Default}, {"defaultRequest", item.DefaultRequest}, {"maxLimitRequestRatio", item.MaxLimitRequestRatio}} {
-			errs = append(errs, validAmounts(fmt.Sprintf("spec.limits[%d].%s", i, of.field), of.list))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // merged returns a list with the amounts of another list for the resources that it lacks.

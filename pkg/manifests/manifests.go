@@ -10,8 +10,6 @@ import (
 	"slices"
 
 	nodev1 "k8s.io/api/node/v1"
-	resourcev1 "k8s.io/api/resource/v1"
-	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -19,68 +17,8 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/cloud/clouds"
-	"karve.sh/karve/pkg/memoryalias"
 	"karve.sh/karve/pkg/snapshot/facts"
 )
-
-// File is a file of YAML or JSON documents.
-type File struct {
-	// Name is the name of the file in errors.
-	Name    string
-	Content []byte
-	// Found reports whether the file was found in a directory, and not named by the user. It may then contain something other than Kubernetes objects.
-	Found bool
-}
-
-// Skipped is what the cluster lacks of the files.
-type Skipped struct {
-	// Kinds are the kinds that no plan depends on, sorted by name. Unknown are those of which nothing is known.
-	Kinds, Unknown []KindCount
-	// Effects are the kinds that plans depend on in a way that is not planned, sorted by name.
-	Effects []Effect
-	// Unplanned are the objects that run pods with GPUs, but not in the cluster.
-	Unplanned []Unplanned
-	// Held are the objects whose pods with GPUs do not wait for machines yet, and why, such as Job default/train (suspended).
-	Held []string
-	// Found are the objects of unknown kinds whose pods are those of their pod templates.
-	Found []string
-	// Refused are the pods that the API server would not create, and that are not in the cluster.
-	Refused []Refused
-	// Missing are the objects that pods with GPUs name and no file has, such as RuntimeClass nvidia, sorted.
-	Missing []string
-	// Unused are fields of node classes that change machines in an unknown way, such as EC2NodeClass gpu: spec.networkInterfaces.
-	Unused []string
-	// NodeClasses are the node classes of the cloud in the files that GPUNodeClasses or NodePools name, and Unnamed the others.
-	NodeClasses map[v1alpha1.NodeClassReference]*unstructured.Unstructured
-	Unnamed     []string
-	// Aliased says which slots the pods of gpushare and HAMi got, or is "".
-	Aliased string
-	// NotObjects are the names of files that were found in directories and contain documents that are not Kubernetes objects, such as an IAM policy.
-	NotObjects []string
-	// Replaced are the objects that a later file defines again.
-	Replaced []Replacement
-}
-
-// KindCount is the number of documents of a kind.
-type KindCount struct {
-	// Kind is the kind with its group, for example "ConfigMap" or "Certificate.cert-manager.io".
-	Kind  string
-	Count int
-}
-
-// Refused are pods of an object that the API server would not create, for one reason.
-type Refused struct {
-	// Object is the kind, namespace and name of the object that would create them.
-	Object string
-	Pods   []string
-	Why    string
-}
-
-// Replacement is an object that two files define. As in kubectl apply, the later one counts.
-type Replacement struct {
-	// Object is the kind and name of the object. First and Last are the names of the files.
-	Object, First, Last string
-}
 
 // Read returns the cluster that the files describe, and what it skipped. The error joins all problems, each with its file and document. The caller sets the
 // time, the instance types and the cloud's refusals.
@@ -188,55 +126,6 @@ func (s *Skipped) UseInstanceTypes(c *facts.Cluster, listing catalog.Listing) er
 	return errors.Join(errs...)
 }
 
-func (r *reader) notObject(file string) {
-	if !slices.Contains(r.skipped.NotObjects, file) {
-		r.skipped.NotObjects = append(r.skipped.NotObjects, file)
-	}
-}
-
-type reader struct {
-	left      budget
-	cluster   *facts.Cluster
-	workloads []workload
-	// pools are the places of the cluster's NodePools, at the same indices.
-	pools []place
-	// resourceClaims, claimTemplates and deviceClasses are the objects that determine the pods' claims for GPUs.
-	resourceClaims []resourcev1.ResourceClaim
-	claimTemplates []resourcev1.ResourceClaimTemplate
-	deviceClasses  []resourcev1.DeviceClass
-	// objects are the objects to read, and seen has the index of each, keyed by id.
-	objects []object
-	seen    map[string]int
-	// generated counts the objects whose names the API server would generate.
-	generated int
-	// priorities are the PriorityClasses by name. The key "" is the default.
-	priorities     map[string]*schedulingv1.PriorityClass
-	runtimeClasses map[string]*nodev1.RuntimeClass
-	limits         map[string][]limitRange
-	quotas         map[string][]*quota
-	// trainJobs use the runtimes, which are keyed by kind and name.
-	trainJobs []trainJob
-	// aliases gives pods of gpushare and HAMi slots. It is nil if no GPUNodeClass has slots.
-	aliases  *memoryalias.Policy
-	runtimes map[string]fields
-	skipped  Skipped
-	// with has the names of the files with objects.
-	with map[string]bool
-	// kinds counts the skipped objects by kind, unknown those of unknown kinds, and effects those of kinds with an effect.
-	kinds            map[string]int
-	unknown, effects map[schema.GroupKind]int
-	// errs has an entry for each document, in the order of the files.
-	errs []error
-}
-
-// object is an object to read. slot is the index of its document in the errors.
-type object struct {
-	document
-	kind kind
-	of   schema.GroupKind
-	slot int
-}
-
 func (o *object) read(ctx context.Context, r *reader) error {
 	refused, mistyped := o.admit(ctx)
 	err := o.kind.read(ctx, r, o.document)
@@ -250,26 +139,6 @@ func (o *object) read(ctx context.Context, r *reader) error {
 		return fmt.Errorf("%s: %w", o.place, err)
 	}
 	return nil
-}
-
-// admit sets the defaults of the object's CRD. It returns why the API server would refuse the object, and whether that is only because of values of wrong types.
-func (o *object) admit(ctx context.Context) (refused []error, mistyped bool) {
-	schema, ok := crds[o.of]
-	if !ok {
-		return nil, false
-	}
-	c, err := schema()
-	if err == nil {
-		err = unboundedQuantity(o.json)
-	}
-	if err != nil {
-		return []error{err}, false
-	}
-	with, mistyped, refused := c.admitted(ctx, o.of.Kind, o.json)
-	if len(refused) == 0 {
-		o.json = with
-	}
-	return refused, mistyped
 }
 
 // checkClasses returns an error for each NodePool that refers to a missing GPUNodeClass. It also marks the cloud's node classes as Ready.
@@ -315,15 +184,4 @@ func (r *reader) skips() {
 	slices.SortFunc(r.skipped.Kinds, byKind)
 	slices.SortFunc(r.skipped.Unknown, byKind)
 	slices.SortFunc(r.skipped.Effects, func(a, b Effect) int { return byKind(a.KindCount, b.KindCount) })
-}
-
-func kindName(group, kind string) string {
-	if group == "" {
-		return kind
-	}
-	return kind + "." + group
-}
-
-func namedClass(ref *karpv1.NodeClassReference) bool {
-	return ref != nil && ref.Group != "" && ref.Kind != "" && ref.Name != ""
 }

@@ -8,16 +8,13 @@ import (
 	"maps"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/cloud/clouds"
-	"karve.sh/karve/pkg/memoryalias"
 )
 
 // irrelevant are the groups, and the kinds by group, that change neither pods nor machines.
@@ -63,26 +60,8 @@ func isNodeClass(gk schema.GroupKind) bool {
 	return slices.ContainsFunc(clouds.All, func(p *cloud.Provider) bool { return p.NodeClass == gk })
 }
 
-func isSet[K comparable, V any](m map[K]V, key K) bool {
-	_, ok := m[key]
-	return ok
-}
-
 func isIrrelevant(gk schema.GroupKind) bool {
 	return slices.Contains(irrelevant.groups, gk.Group) || slices.Contains(irrelevant.kinds[gk.Group], gk.Kind)
-}
-
-// Effect names objects of a kind that may change what is right for the cluster, and are not part of the plan.
-type Effect struct {
-	KindCount
-
-	Effect string
-}
-
-// Unplanned is an object that runs pods with GPUs, of which there is none in the plan.
-type Unplanned struct {
-	// Object is the kind, namespace and name. Why is why its pods are unknown.
-	Object, Why string
 }
 
 // other returns how objects are read whose kind has no type of its own.
@@ -192,13 +171,6 @@ func ownersIn(f fields) []metav1.OwnerReference {
 
 const trainer = "trainer.kubeflow.org"
 
-// trainJob is a TrainJob, whose pods are those of its runtime.
-type trainJob struct {
-	object metav1.ObjectMeta
-	fields fields
-	at     place
-}
-
 // planTrainJobs adds the pods of the TrainJobs. It needs all runtimes.
 func (r *reader) planTrainJobs() []error {
 	var errs []error
@@ -257,9 +229,4 @@ func withResources(template fields, resources any) fields {
 	maps.Copy(spec, template.object("spec"))
 	spec["containers"] = changed
 	return fields{"metadata": template.at("metadata"), "spec": map[string]any(spec)}
-}
-
-// asksGPU reports whether a pod requests GPUs, as a resource, as a claim, or as memory of gpushare or HAMi.
-func asksGPU(spec *corev1.PodSpec) bool {
-	return len(spec.ResourceClaims) > 0 || claims.RequestsGPU(spec) || memoryalias.In(spec)
 }

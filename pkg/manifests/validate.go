@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -90,4 +91,25 @@ func validSelector(selector *metav1.LabelSelector, podLabels map[string]string) 
 		return errors.New("spec.selector does not match the labels of spec.template")
 	}
 	return nil
+}
+
+// validRuntimeClass returns an error for an overhead that is no amount.
+func validRuntimeClass(class *nodev1.RuntimeClass) error {
+	if class.Overhead == nil {
+		return nil
+	}
+	return validAmounts("overhead.podFixed", class.Overhead.PodFixed)
+}
+
+func validLimits(object *corev1.LimitRange) error {
+	var errs []error
+	for i, item := range object.Spec.Limits {
+		for _, of := range []struct {
+			field string
+			list  corev1.ResourceList
+		}{{"max", item.Max}, {"min", item.Min}, {"default", item.Default}, {"defaultRequest", item.DefaultRequest}, {"maxLimitRequestRatio", item.MaxLimitRequestRatio}} {
+			errs = append(errs, validAmounts(fmt.Sprintf("spec.limits[%d].%s", i, of.field), of.list))
+		}
+	}
+	return errors.Join(errs...)
 }

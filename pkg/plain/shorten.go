@@ -12,12 +12,12 @@ const ellipsis = "..."
 
 // Shorten returns s in at most the given number of bytes, with an ellipsis if something was cut. It cuts between characters: the API server would
 // replace a partial character, and the stored string would never equal the intended one.
-func Shorten(s string, most int) string {
+func Shorten(s string, limit int) string {
 	s = strings.ToValidUTF8(s, "?")
-	if len(s) <= most {
+	if len(s) <= limit {
 		return s
 	}
-	end := max(0, most-len(ellipsis))
+	end := max(0, limit-len(ellipsis))
 	for end > 0 && !utf8.RuneStart(s[end]) {
 		end--
 	}

@@ -97,15 +97,15 @@ func replicatedSharing(was v1alpha1.Sharing, strategy v1alpha1.Strategy, replica
 }
 
 // atMost limits the replicas of a GPU.
-func atMost(s v1alpha1.Sharing, most int32) v1alpha1.Sharing {
+func atMost(s v1alpha1.Sharing, limit int32) v1alpha1.Sharing {
 	for _, n := range []**int32{&s.Replicas, &s.MaxReplicas} {
 		if *n != nil {
-			*n = new(min(**n, most))
+			*n = new(min(**n, limit))
 		}
 	}
 	s.Overrides = slices.Clone(s.Overrides)
 	for i := range s.Overrides {
-		s.Overrides[i].Replicas = min(s.Overrides[i].Replicas, most)
+		s.Overrides[i].Replicas = min(s.Overrides[i].Replicas, limit)
 	}
 	return s
 }
@@ -138,11 +138,11 @@ func instanceSharing(c *facts.Cluster, was v1alpha1.Sharing, _ int32) (v1alpha1.
 
 // smallest returns the profile with at least this memory in MiB of which most instances fit on a GPU, or "" if there is none.
 func smallest(model mig.Model, memoryMiB int64) string {
-	profile, most := "", int64(0)
+	profile, count := "", int64(0)
 	for i := range model.Kinds {
 		kind := &model.Kinds[i]
-		if n := model.Fit(kind.Profile); n > most && model.InstanceMiB(kind.Profile) >= memoryMiB {
-			profile, most = kind.Profile, n
+		if n := model.Fit(kind.Profile); n > count && model.InstanceMiB(kind.Profile) >= memoryMiB {
+			profile, count = kind.Profile, n
 		}
 	}
 	return profile

@@ -53,16 +53,16 @@ func statedMiB(pod *corev1.Pod) int64 {
 	return (stated + slotSizeStep*bytesPerMiB - 1) / (slotSizeStep * bytesPerMiB) * slotSizeStep
 }
 
-// SlotSizes returns up to most sizes, in ascending order, that leave the least total memory unused if each pod has the smallest size that holds its
+// SlotSizes returns up to limit sizes, in ascending order, that leave the least total memory unused if each pod has the smallest size that holds its
 // memory. pods is the number of pods for each amount, in the unit of the sizes. The sizes are among the amounts.
-func SlotSizes(pods map[int64]int64, most int) []int64 {
+func SlotSizes(pods map[int64]int64, limit int) []int64 {
 	amounts := slices.Sorted(maps.Keys(pods))
 	type way struct {
 		unused int64
 		before int // the index of the next smaller size, or -1 if there is none
 	}
 	// ways[k][j] is the best way to serve the amounts up to the j-th with k+1 sizes, the largest of which is the j-th amount.
-	ways := make([][]way, min(most, len(amounts)))
+	ways := make([][]way, min(limit, len(amounts)))
 	unused := func(above, size int) (sum int64) { // of pods with amounts above one index and up to another
 		for i := above + 1; i <= size; i++ {
 			sum += pods[amounts[i]] * (amounts[size] - amounts[i])

@@ -60,7 +60,7 @@ func TestPrometheusHasNoMorePodsThanAReplay(t *testing.T) {
 	for i := range 1001 {
 		answer = append(answer, &model.SampleStream{Metric: model.Metric{"pod": model.LabelValue(strconv.Itoa(i))}, Values: []model.SamplePair{{Value: 1000}}})
 	}
-	o := Observed{most: 1000}
+	o := Observed{limit: 1000}
 	if err := o.Created(answer); err == nil || err.Error() != "there are more than 1000 pods" {
 		t.Error(err)
 	}

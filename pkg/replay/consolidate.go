@@ -164,13 +164,13 @@ type home struct {
 
 // handOver schedules the pending pods of one machine after the other, the machine with the largest pod first. Meanwhile all other machines are tainted.
 func (w *world) handOver(homes []home) {
-	largest := func(h home) (most planner.Resources) {
+	largest := func(h home) (found planner.Resources) {
 		for _, pod := range h.pods {
-			if r := w.class(podOf(pod)).Requests; cmp.Or(cmp.Compare(r.Replicas, most.Replicas), cmp.Compare(r.MilliCPU, most.MilliCPU)) > 0 {
-				most = r
+			if r := w.class(podOf(pod)).Requests; cmp.Or(cmp.Compare(r.Replicas, found.Replicas), cmp.Compare(r.MilliCPU, found.MilliCPU)) > 0 {
+				found = r
 			}
 		}
-		return most
+		return found
 	}
 	slices.SortStableFunc(homes, func(a, b home) int {
 		x, y := largest(a), largest(b)

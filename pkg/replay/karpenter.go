@@ -62,11 +62,11 @@ func command(l consolidate.Layout, leave []int) (consolidate.Step, bool) {
 	if len(plan.Unplaced) > 0 || len(plan.Launches) > 1 {
 		return step, false
 	}
-	most := step.Saving
+	limit := step.Saving
 	if len(leave) > 1 && len(plan.Launches) == 1 {
-		most = min(most, sameType(l, leave, plan.Launches[0]))
+		limit = min(limit, sameType(l, leave, plan.Launches[0]))
 	}
-	if plan.Price >= most {
+	if plan.Price >= limit {
 		return step, false
 	}
 	step.Saving -= plan.Price
@@ -76,7 +76,7 @@ func command(l consolidate.Layout, leave []int) (consolidate.Step, bool) {
 
 // sameType returns the price of the cheapest removed machine whose type the launch may have. Types are distinguished by their prices.
 func sameType(l consolidate.Layout, leave []int, x planner.Launch) planner.MicroUSD {
-	least := planner.MicroUSD(planner.Unlimited)
+	cheapestYet := planner.MicroUSD(planner.Unlimited)
 	s := l.Snapshot
 	s.Classes = slices.Clone(s.Classes)
 	s.Nodes = nil
@@ -87,7 +87,7 @@ func sameType(l consolidate.Layout, leave []int, x planner.Launch) planner.Micro
 	seen := map[planner.MicroUSD]bool{}
 	for _, i := range leave {
 		price := l.Machines[i].Price
-		if seen[price] || price >= least {
+		if seen[price] || price >= cheapestYet {
 			continue
 		}
 		seen[price] = true
@@ -97,10 +97,10 @@ func sameType(l consolidate.Layout, leave []int, x planner.Launch) planner.Micro
 			one.Classes[c].Offerings = slices.DeleteFunc(slices.Clone(s.Classes[c].Offerings), func(o int) bool { return s.Offerings[o].Price != price })
 		}
 		if p := firstfit.Plan(one); len(p.Unplaced) == 0 && len(p.Launches) == 1 {
-			least = price
+			cheapestYet = price
 		}
 	}
-	return least
+	return cheapestYet
 }
 
 // namesOf returns the sorted names of the pods of a class on the machines.

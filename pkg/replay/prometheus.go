@@ -58,8 +58,8 @@ type Observed struct {
 	// metrics are the times at which there were metrics of pods, and phased reports whether their phases were among them.
 	metrics map[time.Time]bool
 	phased  bool
-	// most is the maximum number of pods. 0 is maxPods.
-	most int
+	// limit is the maximum number of pods. 0 is maxPods.
+	limit int
 }
 
 type observed struct {
@@ -77,8 +77,8 @@ func (o *Observed) pod(m model.Metric) (*observed, error) {
 		o.pods = map[string]*observed{}
 	}
 	if o.pods[key] == nil {
-		if most := cmp.Or(o.most, maxPods); len(o.pods) == most {
-			return nil, fmt.Errorf("there are more than %d pods", most)
+		if limit := cmp.Or(o.limit, maxPods); len(o.pods) == limit {
+			return nil, fmt.Errorf("there are more than %d pods", limit)
 		}
 		o.pods[key] = &observed{name: fmt.Sprintf("%s/%s", m["namespace"], m["pod"]), requests: map[string]float64{}}
 	}
@@ -307,10 +307,10 @@ func whole(v float64) int64 {
 }
 
 // Chunks splits a time range into ranges to query one after the other, so that no answer has more points of a series than Prometheus allows.
-func Chunks(start, end time.Time, longest time.Duration) [][2]time.Time {
+func Chunks(start, end time.Time, maxLength time.Duration) [][2]time.Time {
 	var chunks [][2]time.Time
-	for from := start; from.Before(end); from = from.Add(cmp.Or(longest, time.Hour)) {
-		to := from.Add(longest)
+	for from := start; from.Before(end); from = from.Add(cmp.Or(maxLength, time.Hour)) {
+		to := from.Add(maxLength)
 		if to.After(end) {
 			to = end
 		}

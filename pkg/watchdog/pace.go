@@ -11,7 +11,7 @@ type Pace struct{ due time.Time }
 // Wait returns how long to wait for the next pass, or 0 or less if it is due.
 func (p *Pace) Wait(now time.Time) time.Duration { return p.due.Sub(now) }
 
-// Passed records a pass. The next one is due after its end, no earlier than least and no later than most.
-func (p *Pace) Passed(from, to time.Time, least, most time.Duration) {
-	p.due = to.Add(min(max(least, rest*to.Sub(from)), most))
+// Passed records a pass. The next one is due after its end, no earlier than minRest and no later than maxRest.
+func (p *Pace) Passed(from, to time.Time, minRest, maxRest time.Duration) {
+	p.due = to.Add(min(max(minRest, rest*to.Sub(from)), maxRest))
 }

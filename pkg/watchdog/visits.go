@@ -47,13 +47,13 @@ func (v *visits) begin(o Object) bool {
 	if v.stopped {
 		panic(abandoned{})
 	}
-	v.measure()
+	v.endCurrent()
 	v.current = o
 	return true
 }
 
-// measure ends the visit of the current object.
-func (v *visits) measure() {
+// endCurrent ends the visit of the current object.
+func (v *visits) endCurrent() {
 	now := time.Now()
 	if took := now.Sub(v.since); v.current.Name != "" && took > v.longest.time {
 		v.longest.object, v.longest.time = v.current, took
@@ -68,13 +68,13 @@ func (v *visits) end() {
 	v.over = true
 }
 
-// abandon makes the next visit end the step. It returns the object that was visited for the longest time, or none if that was less than least.
-func (v *visits) abandon(least time.Duration) Object {
+// abandon makes the next visit end the step. It returns the object that was visited for the longest time, or none if that was less than minTime.
+func (v *visits) abandon(minTime time.Duration) Object {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.measure()
+	v.endCurrent()
 	v.stopped = true
-	if v.longest.time < least {
+	if v.longest.time < minTime {
 		return Object{}
 	}
 	return v.longest.object

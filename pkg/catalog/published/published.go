@@ -185,7 +185,7 @@ func validate(t *catalog.InstanceType) error {
 		return errors.New("it has no name")
 	}
 	for _, r := range []catalog.Resources{t.Capacity, t.Allocatable} {
-		if least, most := min(r.MilliCPU, r.MemoryBytes, r.EphemeralBytes, r.Pods), max(r.MilliCPU, r.MemoryBytes, r.EphemeralBytes, r.Pods); least < 0 || most > amount.Max {
+		if smallest, largest := min(r.MilliCPU, r.MemoryBytes, r.EphemeralBytes, r.Pods), max(r.MilliCPU, r.MemoryBytes, r.EphemeralBytes, r.Pods); smallest < 0 || largest > amount.Max {
 			return errors.New("an amount of its resources is negative, or beyond that of any machine")
 		}
 	}

@@ -82,7 +82,7 @@ func read(ctx context.Context, p *promquery.Client, q Query) (cost.Measured, err
 	questions := r.of(q.By)
 	answers := make([][][]found, len(questions))
 	for i, asked := range questions {
-		chunks := chunksOf(q.Range.Spans(), asked.most)
+		chunks := chunksOf(q.Range.Spans(), asked.limit)
 		answers[i] = make([][]found, len(chunks))
 		for j, c := range chunks {
 			group.Go(func() (err error) {
@@ -228,8 +228,8 @@ type question struct {
 	// query returns the query for spans of a length.
 	query func(span time.Duration) string
 	// most is the maximum number of spans in a query.
-	most int
-	add  func(*cost.Measured, found)
+	limit int
+	add   func(*cost.Measured, found)
 }
 
 type reader struct {
@@ -238,15 +238,15 @@ type reader struct {
 }
 
 const (
-	// mostSpans bounds the size of an answer, and lets Prometheus compute several at the same time.
-	mostSpans = 16
-	// mostSpansOfPods bounds the size of an answer with a series for each pod.
-	mostSpansOfPods = 1
+	// maxSpans bounds the size of an answer, and lets Prometheus compute several at the same time.
+	maxSpans = 16
+	// maxSpansOfPods bounds the size of an answer with a series for each pod.
+	maxSpansOfPods = 1
 )
 
 // of returns what to read for a grouping.
 func (r reader) of(by cost.Grouping) []question {
-	questions := both(r.over("nodepool, gpunodeclass, share"), ofPools, mostSpans, func(m *cost.Measured, f found, usd, discount float64) {
+	questions := both(r.over("nodepool, gpunodeclass, share"), ofPools, maxSpans, func(m *cost.Measured, f found, usd, discount float64) {
 		m.Machines = append(m.Machines, cost.Machines{
 			Span: f.span, Pool: string(f.labels["nodepool"]), Class: string(f.labels["gpunodeclass"]), For: bill.Purpose(f.labels["share"]),
 			USD: usd / cost.WindowsPerHour, Discount: discount / cost.WindowsPerHour,
@@ -256,7 +256,7 @@ func (r reader) of(by cost.Grouping) []question {
 		return questions
 	}
 	labels, more, key := usesOf(by)
-	questions = append(questions, both(r.over(labels, more...), recorded(by), mostSpans, func(m *cost.Measured, f found, usd, discount float64) {
+	questions = append(questions, both(r.over(labels, more...), recorded(by), maxSpans, func(m *cost.Measured, f found, usd, discount float64) {
 		m.Uses = append(m.Uses, cost.Use{
 			Span: f.span, Pool: string(f.labels["nodepool"]), By: key(f.labels),
 			USD: usd / cost.WindowsPerHour, Discount: discount / cost.WindowsPerHour,
@@ -265,7 +265,7 @@ func (r reader) of(by cost.Grouping) []question {
 	if by.Dimension != cost.ByPod {
 		return questions
 	}
-	return append(questions, both(r.overPods, ofPods, mostSpansOfPods, func(m *cost.Measured, f found, amount, discount float64) {
+	return append(questions, both(r.overPods, ofPods, maxSpansOfPods, func(m *cost.Measured, f found, amount, discount float64) {
 		m.Pods = append(m.Pods, cost.PodUse{
 			Span: f.span, Pool: string(f.labels["nodepool"]), Namespace: string(f.labels["namespace"]), Pod: string(f.labels["pod"]),
 			Amount: amount, Discount: discount,
@@ -274,10 +274,10 @@ func (r reader) of(by cost.Grouping) []question {
 }
 
 // both returns the questions for a price, and for what the cloud's list has more.
-func both(query func(metric string, span time.Duration) string, metric string, most int, add func(m *cost.Measured, f found, usd, discount float64)) []question {
+func both(query func(metric string, span time.Duration) string, metric string, limit int, add func(m *cost.Measured, f found, usd, discount float64)) []question {
 	return []question{
-		{func(span time.Duration) string { return query(metric, span) }, most, func(m *cost.Measured, f found) { add(m, f, f.value, 0) }},
-		{func(span time.Duration) string { return query(discountIn(metric), span) }, most, func(m *cost.Measured, f found) { add(m, f, 0, f.value) }},
+		{func(span time.Duration) string { return query(metric, span) }, limit, func(m *cost.Measured, f found) { add(m, f, f.value, 0) }},
+		{func(span time.Duration) string { return query(discountIn(metric), span) }, limit, func(m *cost.Measured, f found) { add(m, f, 0, f.value) }},
 	}
 }
 
@@ -325,11 +325,11 @@ type spans struct {
 }
 
 // chunksOf returns the spans in chunks of at most this many with the same length.
-func chunksOf(all []cost.Range, most int) []spans {
+func chunksOf(all []cost.Range, limit int) []spans {
 	var chunks []spans
 	length := func(r cost.Range) time.Duration { return r.To.Sub(r.From) }
 	for i, s := range all {
-		if n := len(chunks); n > 0 && len(chunks[n-1].all) < most && length(chunks[n-1].all[0]) == length(s) {
+		if n := len(chunks); n > 0 && len(chunks[n-1].all) < limit && length(chunks[n-1].all[0]) == length(s) {
 			chunks[n-1].all = append(chunks[n-1].all, s)
 			continue
 		}

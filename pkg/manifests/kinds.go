@@ -27,16 +27,6 @@ import (
 	"karve.sh/karve/pkg/snapshot/facts"
 )
 
-// kind is a kind of object that plans depend on.
-type kind struct {
-	// version is the version that is read, or "" for any.
-	version    string
-	namespaced bool
-	read       func(ctx context.Context, r *reader, d document) error
-	// late reports whether objects of the kind are read after all others.
-	late bool
-}
-
 // kinds are the kinds that are read. Objects of other kinds are skipped.
 var kinds = map[schema.GroupKind]kind{
 	{Group: v1alpha1.Group, Kind: v1alpha1.Kind}:              {"v1alpha1", false, into((*reader).gpuNodeClass), false},
@@ -139,19 +129,6 @@ func (r *reader) document(d document) error {
 	return r.keep(d, k, gk, h)
 }
 
-// outdated returns an error for an object of Karpenter's in an older version than that of today, or of a kind that it no longer has.
-func (r *reader) outdated(gk schema.GroupKind, h header, k kind, object []byte) error {
-	version := cmp.Or(k.version, nodeClassVersions[gk])
-	if gv, _ := schema.ParseGroupVersion(h.APIVersion); gv.Version == version {
-		return nil
-	}
-	var f fields
-	if err := json.Unmarshal(object, &f); err != nil {
-		return err
-	}
-	return replaced(gk, h.APIVersion, version, f)
-}
-
 // withName returns the object with the name that the API server would generate.
 func withName(object []byte, name string) ([]byte, error) {
 	var f fields
@@ -183,10 +160,6 @@ func (r *reader) keep(d document, k kind, gk schema.GroupKind, h header) error {
 	r.objects[i] = o
 	r.skipped.Replaced = append(r.skipped.Replaced, Replacement{d.object, before.file, d.file})
 	return nil
-}
-
-func id(kind schema.GroupKind, namespace, name string) string {
-	return fmt.Sprintf("%s %s/%s", kind, namespace, name)
 }
 
 // listOf reports whether a kind is a list, and returns the type of its items. The type is empty for a v1 List, which may have items of any kind.
@@ -262,13 +235,6 @@ func listed[T any](to func(*reader) *[]T) func(context.Context, *reader, documen
 		*list = append(*list, *object)
 		return nil
 	})
-}
-
-func namespaceOf(namespace string) string {
-	if namespace == "" {
-		return corev1.NamespaceDefault
-	}
-	return namespace
 }
 
 func (r *reader) gpuNodeClass(_ context.Context, class *v1alpha1.GPUNodeClass, _ place) error {
@@ -372,16 +338,6 @@ func (r *reader) cronJob(_ context.Context, cron *batchv1.CronJob, at place) err
 	return r.workload(workload{kind: "CronJob", apiVersion: batchv1.SchemeGroupVersion.String(), object: cron.ObjectMeta, at: at}, template, &running, nil)
 }
 
-// suspended is why a Job has no pods yet.
-const suspended = "suspended"
-
-// hold records an object whose pods with GPUs do not wait for machines yet.
-func (r *reader) hold(kind string, object *metav1.ObjectMeta, spec *corev1.PodSpec, why string) {
-	if asksGPU(spec) {
-		r.skipped.Held = append(r.skipped.Held, fmt.Sprintf("%s %s/%s (%s)", kind, namespaceOf(object.Namespace), object.Name, why))
-	}
-}
-
 // podsOf returns how many pods a Job runs at a time.
 func podsOf(job *batchv1.JobSpec, succeeded int32) int32 {
 	running := int32(1)
@@ -448,4 +404,36 @@ func (r *reader) resourceClaimTemplate(_ context.Context, template *resourcev1.R
 	template.Namespace = namespaceOf(template.Namespace)
 	r.claimTemplates = append(r.claimTemplates, *template)
 	return nil
+}
+
+func (r *reader) workload(w workload, template corev1.PodTemplateSpec, replicas *int32, selector *metav1.LabelSelector) error {
+	w.object.Namespace = namespaceOf(w.object.Namespace)
+	w.labels, w.annotations, w.spec, w.replicas = template.Labels, template.Annotations, template.Spec, 1
+	if replicas != nil {
+		w.replicas = int(*replicas)
+	}
+	r.workloads = append(r.workloads, w)
+	if w.replicas < 0 {
+		return fmt.Errorf("it asks for %d pods", w.replicas)
+	}
+	if err := validPod(&w.spec); err != nil {
+		return fmt.Errorf("the template of its pods: %w", err)
+	}
+	if w.kind == "Job" || w.kind == "CronJob" {
+		return nil // The API server sets the selector of a Job.
+	}
+	return validSelector(selector, w.labels)
+}
+
+// outdated returns an error for an object of Karpenter's in an older version than that of today, or of a kind that it no longer has.
+func (r *reader) outdated(gk schema.GroupKind, h header, k kind, object []byte) error {
+	version := cmp.Or(k.version, nodeClassVersions[gk])
+	if gv, _ := schema.ParseGroupVersion(h.APIVersion); gv.Version == version {
+		return nil
+	}
+	var f fields
+	if err := json.Unmarshal(object, &f); err != nil {
+		return err
+	}
+	return replaced(gk, h.APIVersion, version, f)
 }

@@ -120,3 +120,23 @@ func (c *crd) admitted(ctx context.Context, kind string, object []byte) (with []
 	}
 	return with, false, nil
 }
+
+// admit sets the defaults of the object's CRD. It returns why the API server would refuse the object, and whether that is only because of values of wrong types.
+func (o *object) admit(ctx context.Context) (refused []error, mistyped bool) {
+	schema, ok := crds[o.of]
+	if !ok {
+		return nil, false
+	}
+	c, err := schema()
+	if err == nil {
+		err = unboundedQuantity(o.json)
+	}
+	if err != nil {
+		return []error{err}, false
+	}
+	with, mistyped, refused := c.admitted(ctx, o.of.Kind, o.json)
+	if len(refused) == 0 {
+		o.json = with
+	}
+	return refused, mistyped
+}

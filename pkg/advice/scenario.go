@@ -21,8 +21,8 @@ const (
 	step = replay.Resolution
 )
 
-// fleet is a cluster with the pods of a time, which changes change.
-type fleet struct {
+// scenario is a cluster with the pods of a time, which changes change.
+type scenario struct {
 	cluster facts.Cluster
 	// workloads are what was measured, and templates the pods of the workload at the same index.
 	workloads []Workload
@@ -30,10 +30,10 @@ type fleet struct {
 	end       time.Duration
 }
 
-func (f *fleet) changed(changes []change) *fleet {
-	after := *f
-	after.cluster.GPUNodeClasses, after.cluster.NodePools = slices.Clone(f.cluster.GPUNodeClasses), slices.Clone(f.cluster.NodePools)
-	after.templates = slices.Clone(f.templates)
+func (sc *scenario) changed(changes []change) *scenario {
+	after := *sc
+	after.cluster.GPUNodeClasses, after.cluster.NodePools = slices.Clone(sc.cluster.GPUNodeClasses), slices.Clone(sc.cluster.NodePools)
+	after.templates = slices.Clone(sc.templates)
 	for _, c := range changes {
 		c.apply(&after)
 	}
@@ -41,9 +41,9 @@ func (f *fleet) changed(changes []change) *fleet {
 }
 
 // class returns the GPUNodeClass with the name, which the caller may change, or nil if there is none.
-func (f *fleet) class(name string) *v1alpha1.GPUNodeClass {
-	for i := range f.cluster.GPUNodeClasses {
-		if c := &f.cluster.GPUNodeClasses[i]; c.Name == name {
+func (sc *scenario) class(name string) *v1alpha1.GPUNodeClass {
+	for i := range sc.cluster.GPUNodeClasses {
+		if c := &sc.cluster.GPUNodeClasses[i]; c.Name == name {
 			*c = *c.DeepCopy()
 			return c
 		}
@@ -52,41 +52,41 @@ func (f *fleet) class(name string) *v1alpha1.GPUNodeClass {
 }
 
 // template returns the template of a workload, which the caller may change.
-func (f *fleet) template(i int) *corev1.Pod {
-	f.templates[i] = *f.templates[i].DeepCopy()
-	return &f.templates[i]
+func (sc *scenario) template(i int) *corev1.Pod {
+	sc.templates[i] = *sc.templates[i].DeepCopy()
+	return &sc.templates[i]
 }
 
-// trace returns the pods of the fleet. For each workload without a place for its pods, why says why.
-func (f *fleet) trace() (t replay.Trace, why []string) {
+// trace returns the pods of the scenario. For each workload without a place for its pods, why says why.
+func (sc *scenario) trace() (t replay.Trace, why []string) {
 	var pods []replay.Pod
-	for i := range f.workloads {
-		for _, r := range f.workloads[i].Runs {
+	for i := range sc.workloads {
+		for _, r := range sc.workloads[i].Runs {
 			pods = append(pods, replay.Pod{Shape: i, Arrives: r.From, Ends: r.To})
 		}
 	}
-	more, held := f.placeholders()
+	more, held := sc.placeholders()
 	pods = append(pods, held...)
 	slices.SortStableFunc(pods, func(a, b replay.Pod) int {
 		return cmp.Or(cmp.Compare(a.Arrives, b.Arrives), cmp.Compare(a.Shape, b.Shape))
 	})
-	t, why = replay.Of(&f.cluster, slices.Concat(f.templates, more), pods, f.end)
-	return t, why[:len(f.templates)]
+	t, why = replay.Of(&sc.cluster, slices.Concat(sc.templates, more), pods, sc.end)
+	return t, why[:len(sc.templates)]
 }
 
-// impossible is the price of a fleet in which a pod has no place.
+// impossible is the price of a scenario in which a pod has no place.
 const impossible = planner.MicroUSD(math.MaxInt64)
 
-func (f *fleet) planned() planner.MicroUSD {
-	t, why := f.trace()
+func (sc *scenario) planned() planner.MicroUSD {
+	t, why := sc.trace()
 	if slices.ContainsFunc(why, func(w string) bool { return w != "" }) {
 		return impossible
 	}
 	return replay.Planned(&t, moments)
 }
 
-func (f *fleet) replayed() (planner.MicroUSD, error) {
-	t, why := f.trace()
+func (sc *scenario) replayed() (planner.MicroUSD, error) {
+	t, why := sc.trace()
 	if slices.ContainsFunc(why, func(w string) bool { return w != "" }) {
 		return impossible, nil
 	}

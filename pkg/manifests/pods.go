@@ -5,52 +5,12 @@ import (
 	"slices"
 	"strings"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // maxPods is the largest total number of pods of all workloads. Each pod is an object in memory.
 const maxPods = 200_000
-
-// workload is an object that creates pods, or a pod.
-type workload struct {
-	kind string
-	// apiVersion is that of the kind. It is "" for kinds on which no decision depends.
-	apiVersion string
-	object     metav1.ObjectMeta
-	// set is the name of the pods among those of the object, if it has several pod templates.
-	set                 string
-	labels, annotations map[string]string
-	spec                corev1.PodSpec
-	replicas            int
-	// first is the ordinal of the first pod.
-	first int
-	// claims are the templates of the PersistentVolumeClaims that each pod gets.
-	claims []corev1.PersistentVolumeClaim
-	// status is the status of a pod that was read. It is nil for workloads that create pods.
-	status *corev1.PodStatus
-	at     place
-}
-
-func (r *reader) workload(w workload, template corev1.PodTemplateSpec, replicas *int32, selector *metav1.LabelSelector) error {
-	w.object.Namespace = namespaceOf(w.object.Namespace)
-	w.labels, w.annotations, w.spec, w.replicas = template.Labels, template.Annotations, template.Spec, 1
-	if replicas != nil {
-		w.replicas = int(*replicas)
-	}
-	r.workloads = append(r.workloads, w)
-	if w.replicas < 0 {
-		return fmt.Errorf("it asks for %d pods", w.replicas)
-	}
-	if err := validPod(&w.spec); err != nil {
-		return fmt.Errorf("the template of its pods: %w", err)
-	}
-	if w.kind == "Job" || w.kind == "CronJob" {
-		return nil // The API server sets the selector of a Job.
-	}
-	return validSelector(selector, w.labels)
-}
 
 // makePods adds pods to the cluster: those in the files, and those that workloads still need to create.
 func (r *reader) makePods() error {
@@ -158,19 +118,6 @@ func (r *reader) holdGated(w *workload) {
 	}
 }
 
-// refuse records a pod that the API server would not create. Pods without GPUs are not part of plans.
-func (r *reader) refuse(w *workload, pod, why string) {
-	if !asksGPU(&w.spec) {
-		return
-	}
-	object := fmt.Sprintf("%s %s/%s", w.kind, w.object.Namespace, w.object.Name)
-	if n := len(r.skipped.Refused); n > 0 && r.skipped.Refused[n-1].Object == object && r.skipped.Refused[n-1].Why == why {
-		r.skipped.Refused[n-1].Pods = append(r.skipped.Refused[n-1].Pods, pod)
-		return
-	}
-	r.skipped.Refused = append(r.skipped.Refused, Refused{object, []string{pod}, why})
-}
-
 // makers returns the workloads that create pods, except those that belong to another workload in the files, such as a ReplicaSet that was exported with its
 // Deployment.
 func (r *reader) makers() []*workload {
@@ -205,45 +152,11 @@ func (r *reader) parents() map[owner][]owner {
 	return parents
 }
 
-// withParents returns owners and the owners of these, each once.
-func withParents(owners []owner, parents map[owner][]owner) map[owner]bool {
-	all := map[owner]bool{}
-	for len(owners) > 0 {
-		o := owners[0]
-		owners = owners[1:]
-		if !all[o] {
-			all[o] = true
-			owners = append(slices.Clone(owners), parents[o]...)
-		}
-	}
-	return all
-}
-
 func rankByOrder(w *workload) int {
 	if w.kind == "StatefulSet" {
 		return 0
 	}
 	return 1
-}
-
-// owner identifies a workload that creates pods.
-type owner struct{ kind, namespace, name string }
-
-func (w *workload) owner() owner { return owner{w.kind, w.object.Namespace, w.object.Name} }
-
-// ownersOf returns the possible owners of a pod or ReplicaSet: its controller, and the Deployment of a ReplicaSet, which is known from the hash in its
-// name.
-func ownersOf(object *metav1.ObjectMeta) []owner {
-	controller := metav1.GetControllerOfNoCopy(object)
-	if controller == nil {
-		return nil
-	}
-	owners := []owner{{controller.Kind, object.Namespace, controller.Name}}
-	hash := object.Labels[appsv1.DefaultDeploymentUniqueLabelKey]
-	if name, ok := strings.CutSuffix(controller.Name, "-"+hash); ok && hash != "" && controller.Kind == "ReplicaSet" {
-		owners = append(owners, owner{"Deployment", object.Namespace, name})
-	}
-	return owners
 }
 
 // existing returns a pod in the files as it would be in the cluster, or why the API server would refuse it.
