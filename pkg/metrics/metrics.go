@@ -109,92 +109,71 @@ const (
 // New creates the metrics and registers them.
 func New(r prometheus.Registerer) *Metrics {
 	made := promauto.With(r)
+	gauge := func(subsystem, name, help string) prometheus.Gauge {
+		return made.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help})
+	}
+	gauges := func(subsystem, name, help string, labels ...string) *prometheus.GaugeVec {
+		return made.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help}, labels)
+	}
+	pool := func(name, help string) *prometheus.GaugeVec { return gauges("pool", name, help, nodePool) }
+	counters := func(subsystem, name, help string, labels ...string) *prometheus.CounterVec {
+		return made.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help}, labels)
+	}
 	histogram := func(subsystem, name, help string, buckets []float64) prometheus.HistogramOpts {
 		return prometheus.HistogramOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help, Buckets: buckets}
 	}
-	gauge := func(subsystem, name, help string) prometheus.GaugeOpts {
-		return prometheus.GaugeOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help}
-	}
-	counter := func(subsystem, name, help string) prometheus.CounterOpts {
-		return prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help}
-	}
-	pool := func(name, help string) *prometheus.GaugeVec {
-		return made.NewGaugeVec(gauge("pool", name, help), []string{nodePool})
-	}
 	m := &Metrics{
 		PlanSeconds: made.NewHistogram(histogram("planner", "duration_seconds", "Time to compute a plan.", prometheus.ExponentialBuckets(0.001, 2, 14))),
-		PlanPrice:   made.NewGauge(gauge("planner", "price_usd_per_hour", "Price of the launches of the latest plan.")),
-		PlanBound:   made.NewGauge(gauge("planner", "bound_usd_per_hour", "Proven lower bound on the price of the latest plan.")),
-		PlanGap: made.NewGauge(gauge("planner", "gap_ratio",
-			"Price of the latest plan over its proven lower bound, minus 1.")),
-		PlansRejected: made.NewCounter(counter("planner", "rejected_plans_total", "Plans that failed their check. Each is a bug.")),
-		classesSetAside: made.NewCounterVec(counter("planner", "classes_set_aside_total",
-			"Classes of identical pods that a bug kept out of a plan."), []string{"reason"}),
-		PodsWaiting:   made.NewGauge(gauge("pods", "waiting", "Pods waiting for replicas.")),
-		podsUnplaced:  made.NewGaugeVec(gauge("pods", "unplaced", "Waiting pods without a place in the latest plan."), []string{"reason"}),
-		ClaimsCreated: made.NewCounterVec(counter("nodeclaims", "created_total", "NodeClaims created."), []string{nodePool, "instance_type", "capacity_type"}),
-		ClaimsDeleted: made.NewCounterVec(counter("nodeclaims", "deleted_total", "NodeClaims deleted."), []string{nodePool, "reason"}),
-		LaunchesRefused: made.NewCounterVec(counter("launch", "refused_total", "NodeClaims that the cloud refused or did not launch."),
-			[]string{nodePool, "capacity_type", "reason"}),
-		OfferingsRefused: made.NewGaugeVec(gauge("launch", "refused_offerings",
-			"Offerings that Karve avoids after refused launches."), []string{nodePool, "reason"}),
-		LaunchWindow: made.NewGauge(gauge("launch", "window_nodeclaims",
-			"NodeClaims that may wait for the cloud at a time.")),
-		ReplicasSeconds: made.NewHistogramVec(histogram("nodes", "replicas_ready_seconds",
-			"Time from the creation of a NodeClaim until its Node has the promised replicas.", prometheus.ExponentialBuckets(1, 2, 12)), []string{nodePool}),
+		PlanPrice:   gauge("planner", "price_usd_per_hour", "Price of the launches of the latest plan."),
+		PlanBound:   gauge("planner", "bound_usd_per_hour", "Proven lower bound on the price of the latest plan."),
+		PlanGap:     gauge("planner", "gap_ratio", "Price of the latest plan over its proven lower bound, minus 1."),
+		PlansRejected: made.NewCounter(prometheus.CounterOpts{
+			Namespace: namespace, Subsystem: "planner", Name: "rejected_plans_total", Help: "Plans that failed their check. Each is a bug.",
+		}),
+		classesSetAside:  counters("planner", "classes_set_aside_total", "Classes of identical pods that a bug kept out of a plan.", "reason"),
+		PodsWaiting:      gauge("pods", "waiting", "Pods waiting for replicas."),
+		podsUnplaced:     gauges("pods", "unplaced", "Waiting pods without a place in the latest plan.", "reason"),
+		ClaimsCreated:    counters("nodeclaims", "created_total", "NodeClaims created.", nodePool, "instance_type", "capacity_type"),
+		ClaimsDeleted:    counters("nodeclaims", "deleted_total", "NodeClaims deleted.", nodePool, "reason"),
+		LaunchesRefused:  counters("launch", "refused_total", "NodeClaims that the cloud refused or did not launch.", nodePool, "capacity_type", "reason"),
+		OfferingsRefused: gauges("launch", "refused_offerings", "Offerings that Karve avoids after refused launches.", nodePool, "reason"),
+		LaunchWindow:     gauge("launch", "window_nodeclaims", "NodeClaims that may wait for the cloud at a time."),
+		ReplicasSeconds:  made.NewHistogramVec(histogram("nodes", "replicas_ready_seconds", "Time from the creation of a NodeClaim until its Node has the promised replicas.", prometheus.ExponentialBuckets(1, 2, 12)), []string{nodePool}),
 		PoolNodes:        pool("nodes", "Nodes, including those being launched."),
 		PoolGPUs:         pool("gpus", "Physical GPUs of the nodes."),
 		PoolReplicas:     pool("replicas", "Replicas that the nodes have or will have."),
 		PoolReplicasUsed: pool("replicas_used", "Replicas that running pods hold."),
 		PoolPrice:        pool("price_usd_per_hour", "Price of the nodes."),
 		PoolListPrice:    pool("list_price_usd_per_hour", "Price of the nodes in the cloud's list."),
-		ReplicaPrice: made.NewGaugeVec(gauge("pool", "replica_usd_per_hour",
-			"Lowest price of a replica on a new node all of whose replicas are held."), replicaOf),
-		ReplicaListPrice: made.NewGaugeVec(gauge("pool", "replica_list_usd_per_hour",
-			"Price of the same replica in the cloud's list."), replicaOf),
-		PoolBreaker: pool("breaker_open", "1 while the NodePool launches nothing because its nodes do not start or have no replicas, 0.5 while a node probes it."),
-		PoolHeadroom: made.NewGaugeVec(gauge("pool", "headroom_replicas", "Replicas to keep free (wanted), and those of them free on started nodes (free)."),
-			[]string{nodePool, "state"}),
-		CatalogRefreshed: made.NewGaugeVec(gauge("catalog", "refreshed_timestamp_seconds",
-			"When a part of the catalog was last read from AWS."), []string{"source"}),
-		CatalogRefreshes: made.NewCounterVec(counter("catalog", "refreshes_total", "Attempts to read a part of the catalog from AWS."), []string{"source", "result"}),
-		AWSCalls:         made.NewCounterVec(counter("aws", "calls_total", "Calls to AWS APIs."), []string{"service", "action", "code"}),
+		ReplicaPrice:     gauges("pool", "replica_usd_per_hour", "Lowest price of a replica on a new node all of whose replicas are held.", replicaOf...),
+		ReplicaListPrice: gauges("pool", "replica_list_usd_per_hour", "Price of the same replica in the cloud's list.", replicaOf...),
+		PoolBreaker:      pool("breaker_open", "1 while the NodePool launches nothing because its nodes do not start or have no replicas, 0.5 while a node probes it."),
+		PoolHeadroom:     gauges("pool", "headroom_replicas", "Replicas to keep free (wanted), and those of them free on started nodes (free).", nodePool, "state"),
+		CatalogRefreshed: gauges("catalog", "refreshed_timestamp_seconds", "When a part of the catalog was last read from AWS.", "source"),
+		CatalogRefreshes: counters("catalog", "refreshes_total", "Attempts to read a part of the catalog from AWS.", "source", "result"),
+		AWSCalls:         counters("aws", "calls_total", "Calls to AWS APIs.", "service", "action", "code"),
 		PoolReplacing:    pool("replacing", "Nodes that Karve deletes once their pods have room elsewhere."),
 		PoolDrifted:      pool("drifted", "Nodes that have drifted."),
-		Replacements: made.NewCounterVec(counter("nodes", "replacements_total", "Replacements of nodes."),
-			[]string{nodePool, "reason", "result"}),
-		NodesUnhealthy: made.NewGaugeVec(gauge("nodes", "unhealthy", "Unhealthy nodes, by condition."), []string{nodePool, "reason"}),
-		LayoutSeconds:  made.NewHistogram(histogram("layout", "duration_seconds", "Time to search for a cheaper layout.", prometheus.ExponentialBuckets(0.001, 2, 12))),
-		LayoutPrice: made.NewGauge(gauge("layout", "price_usd_per_hour",
-			"Price of the nodes whose pods may be moved.")),
-		LayoutBound: made.NewGauge(gauge("layout", "bound_usd_per_hour",
-			"Proven lower bound on karve_layout_price_usd_per_hour. Above 250 nodes, for moves within parts of the fleet.")),
-		Wasted: made.NewGaugeVec(gauge("layout", "wasted_usd",
-			"What nodes cost too much since a cheaper layout became possible, minus restarts."), []string{"gpunodeclass"}),
-		LayoutSteps:     made.NewCounterVec(counter("layout", "steps_total", "Steps to a cheaper layout, Begun or Refused."), []string{nodePool, "result"}),
-		PoolSurplus:     pool("surplus", "Nodes that the cheapest layout does not need."),
-		PoolUnusedNodes: pool("unused_nodes", "Nodes whose pods hold replicas and do not use the GPUs."),
-		PoolUnusedPrice: pool("unused_usd_per_hour", "Price of the unused nodes."),
-		UnusedEvictions: made.NewCounterVec(counter("pods", "evicted_unused_total",
-			"Pods evicted because of karve.sh/evict-when-unused."), []string{nodePool}),
-		PoolKarpenter: pool("karpenter_usd_per_hour", "Modeled price of Karpenter's packing for all running pods. Compare the sum over all NodePools."),
-		OverOnePlan: made.NewGaugeVec(gauge("fleet", "price_over_one_plan_ratio",
-			"Price of all nodes over that of one plan for all running pods. Computed while no pod waits and no node starts."), nil),
-		PodsWait: made.NewHistogramVec(histogram("pods", "wait_seconds",
-			"Time from the creation of a pod with replicas until it is bound, with scheduling gates.",
-			prometheus.ExponentialBuckets(1, 2, 14)), []string{nodePool}),
-		ReservationSlots: made.NewGaugeVec(gauge("reservation", "slots",
-			"Machines of a capacity reservation or block: used by Karve, by others, or free."),
-			[]string{reservation, "instance_type", "zone", "state"}),
-		ReservationFree: made.NewGaugeVec(gauge("reservation", "free_usd_per_hour",
-			"List price of the free machines of a reservation, which are paid."),
-			[]string{reservation, "instance_type", "zone"}),
-		ReservationRoom: made.NewGaugeVec(gauge("reservation", "free_replicas",
-			"Replicas that the free machines of a reservation would have."), []string{reservation, nodePool, "resource"}),
-		ReservationEnd: made.NewGaugeVec(gauge("reservation", "end_timestamp_seconds",
-			"When a reservation ends, or the machines of a block are deleted."), []string{reservation, "instance_type", "zone"}),
-		poolLimit: made.NewGaugeVec(gauge("pool", "limit", "Limit in spec.limits, in cores, bytes or units."), []string{nodePool, "resource"}),
-		poolUsage: made.NewGaugeVec(gauge("pool", "limit_used", "Usage that counts against the limit."), []string{nodePool, "resource"}),
+		Replacements:     counters("nodes", "replacements_total", "Replacements of nodes.", nodePool, "reason", "result"),
+		NodesUnhealthy:   gauges("nodes", "unhealthy", "Unhealthy nodes, by condition.", nodePool, "reason"),
+		LayoutSeconds:    made.NewHistogram(histogram("layout", "duration_seconds", "Time to search for a cheaper layout.", prometheus.ExponentialBuckets(0.001, 2, 12))),
+		LayoutPrice:      gauge("layout", "price_usd_per_hour", "Price of the nodes whose pods may be moved."),
+		LayoutBound:      gauge("layout", "bound_usd_per_hour", "Proven lower bound on karve_layout_price_usd_per_hour. Above 250 nodes, for moves within parts of the fleet."),
+		Wasted:           gauges("layout", "wasted_usd", "What nodes cost too much since a cheaper layout became possible, minus restarts.", "gpunodeclass"),
+		LayoutSteps:      counters("layout", "steps_total", "Steps to a cheaper layout, Begun or Refused.", nodePool, "result"),
+		PoolSurplus:      pool("surplus", "Nodes that the cheapest layout does not need."),
+		PoolUnusedNodes:  pool("unused_nodes", "Nodes whose pods hold replicas and do not use the GPUs."),
+		PoolUnusedPrice:  pool("unused_usd_per_hour", "Price of the unused nodes."),
+		UnusedEvictions:  counters("pods", "evicted_unused_total", "Pods evicted because of karve.sh/evict-when-unused.", nodePool),
+		PoolKarpenter:    pool("karpenter_usd_per_hour", "Modeled price of Karpenter's packing for all running pods. Compare the sum over all NodePools."),
+		OverOnePlan:      gauges("fleet", "price_over_one_plan_ratio", "Price of all nodes over that of one plan for all running pods. Computed while no pod waits and no node starts."),
+		PodsWait:         made.NewHistogramVec(histogram("pods", "wait_seconds", "Time from the creation of a pod with replicas until it is bound, with scheduling gates.", prometheus.ExponentialBuckets(1, 2, 14)), []string{nodePool}),
+		ReservationSlots: gauges("reservation", "slots", "Machines of a capacity reservation or block: used by Karve, by others, or free.", reservation, "instance_type", "zone", "state"),
+		ReservationFree:  gauges("reservation", "free_usd_per_hour", "List price of the free machines of a reservation, which are paid.", reservation, "instance_type", "zone"),
+		ReservationRoom:  gauges("reservation", "free_replicas", "Replicas that the free machines of a reservation would have.", reservation, nodePool, "resource"),
+		ReservationEnd:   gauges("reservation", "end_timestamp_seconds", "When a reservation ends, or the machines of a block are deleted.", reservation, "instance_type", "zone"),
+		poolLimit:        gauges("pool", "limit", "Limit in spec.limits, in cores, bytes or units.", nodePool, "resource"),
+		poolUsage:        gauges("pool", "limit_used", "Usage that counts against the limit.", nodePool, "resource"),
 	}
 	m.rollouts, m.progress, m.bills = newRollouts(r), newProgress(r), newBills(r)
 	registerBuild(r)

@@ -177,9 +177,8 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 	gatherer := &gather.Gatherer{
 		Kinds: kinds, Cached: m.GetCache(), Live: m.GetAPIReader(), Mapper: m.GetRESTMapper(), Catalog: machines, Ledger: ledger, Clock: clk, Metrics: all,
 		ReplicasTimeout: o.ReplicasTimeout, PriorityCutoff: o.PriorityCutoff, Prices: func() []prices.Rule { return o.Prices },
+		Watchdog: watchdog.New(watchdog.Limit, watchdog.Store{Client: m.GetClient(), Live: m.GetAPIReader(), Namespace: o.namespace()}, all.StepOverruns, all.SetAside),
 	}
-	store := watchdog.Store{Client: m.GetClient(), Live: m.GetAPIReader(), Namespace: o.namespace()}
-	gatherer.Watchdog = watchdog.New(watchdog.Limit, store, all.StepOverruns, all.SetAside)
 	if err := m.Add(gatherer.Watchdog); err != nil {
 		return fmt.Errorf("adding the watchdog: %w", err)
 	}
@@ -214,12 +213,6 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 		}),
 		&pool.Controller{Config: pool.Config{Client: c, Gatherer: gatherer, Planner: plans, Metrics: all, Recorder: recorder, Clock: clk, Tolerations: tolerations, CostLabels: o.CostLabels}},
 	}
-	if namespace := o.namespace(); namespace != "" {
-		publisher := publish.New(publish.Config{Client: m.GetClient(), Live: m.GetAPIReader(), Cluster: gatherer.Cluster, Clock: clk, Namespace: namespace, Version: version.This().Version, Settings: o.settings(), Quotas: called.Quotas})
-		if err := m.Add(publisher); err != nil {
-			return fmt.Errorf("adding the publisher of the catalog: %w", err)
-		}
-	}
 	for _, controller := range controllers {
 		if err := controller.Register(m); err != nil {
 			return fmt.Errorf("registering %T: %w", controller, err)
@@ -228,7 +221,25 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 	if err := m.Add(&pool.Comparison{Gatherer: gatherer, Planner: plans, Metrics: all, Clock: clk}); err != nil {
 		return fmt.Errorf("adding the comparison with Karpenter's packing: %w", err)
 	}
+	if err := publishCatalog(m, gatherer, called, o); err != nil {
+		return err
+	}
 	return addChecks(m, clk)
+}
+
+// publishCatalog adds the publisher of the catalog and the settings, if the controller runs in a cluster.
+func publishCatalog(m ctrl.Manager, g *gather.Gatherer, called live.Clouds, o Options) error {
+	namespace := o.namespace()
+	if namespace == "" {
+		return nil
+	}
+	publisher := publish.New(publish.Config{
+		Client: m.GetClient(), Live: m.GetAPIReader(), Cluster: g.Cluster, Clock: clock.RealClock{}, Namespace: namespace, Version: version.This().Version, Settings: o.settings(), Quotas: called.Quotas,
+	})
+	if err := m.Add(publisher); err != nil {
+		return fmt.Errorf("adding the publisher of the catalog: %w", err)
+	}
+	return nil
 }
 
 // addChecks adds the checks of health and readiness.

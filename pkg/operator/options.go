@@ -72,28 +72,11 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 		o.Prices, err = prices.Parse([]byte(text))
 		return err
 	})
-	fs.Func("cost-labels", "labels of pods by whose values the metrics divide costs, separated by commas, such as team,app.kubernetes.io/part-of", func(text string) error {
-		for key := range strings.SplitSeq(text, ",") {
-			if wrong := content.IsLabelKey(key); len(wrong) > 0 {
-				return fmt.Errorf("%q is no key of a label: %s", key, strings.Join(wrong, "; "))
-			}
-			if !slices.Contains(o.CostLabels, key) {
-				o.CostLabels = append(o.CostLabels, key)
-			}
-		}
-		return nil
-	})
+	fs.Func("cost-labels", "labels of pods by whose values the metrics divide costs, separated by commas, such as team,app.kubernetes.io/part-of", o.addCostLabels)
 	fs.DurationVar(&o.BatchIdle, "batch-idle-duration", time.Second, "plan when no new pod has arrived for this long")
 	fs.DurationVar(&o.BatchMax, "batch-max-duration", 10*time.Second, "plan no later than this long after the first new pod")
 	fs.BoolVar(&o.ReadAhead, "read-ahead", true, "plan for the pods that the default scheduler has not tried yet together with those that it has; turn it off if a plugin of that scheduler holds pods back")
-	fs.Func("priority-cutoff", "lowest priority of pods for which machines are launched, such as -10; those below it use free room only (default: launch for all)", func(text string) error {
-		n, err := strconv.ParseInt(text, 10, 32)
-		if err != nil {
-			return fmt.Errorf("%q is no priority: state a whole number from -2147483648 to 2147483647", text)
-		}
-		o.PriorityCutoff = new(int32(n))
-		return nil
-	})
+	fs.Func("priority-cutoff", "lowest priority of pods for which machines are launched, such as -10; those below it use free room only (default: launch for all)", o.setPriorityCutoff)
 	fs.DurationVar(&o.PlanBudget, "plan-budget", 200*time.Millisecond, "longest time to search for a better plan; up to twenty times as long for pods with more than 60 different requests")
 	fs.DurationVar(&o.LaunchTimeout, "launch-timeout", time.Minute, "delete a NodeClaim that the cloud has not launched after this long, because Karpenter waits for it")
 	fs.DurationVar(&o.ReplicasTimeout, "replicas-timeout", standard.ReplicasTimeout.Duration, "treat a registered node as broken if its replicas do not appear within this time, try one node of its pool again after as long, and replace a node that has lost replicas for this long")
@@ -116,6 +99,27 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.BoolVar(&o.LeaderElect, "leader-elect", true, "use leader election, so that only one replica of the controller is active")
 	fs.StringVar(&o.LeaderElectionNamespace, "leader-election-namespace", "", "namespace of the leader election lease (default: the namespace of the pod)")
 	fs.StringVar(&o.LogLevel, "log-level", "info", "info, or debug to also log the reasons for decisions")
+}
+
+func (o *Options) addCostLabels(text string) error {
+	for key := range strings.SplitSeq(text, ",") {
+		if wrong := content.IsLabelKey(key); len(wrong) > 0 {
+			return fmt.Errorf("%q is no key of a label: %s", key, strings.Join(wrong, "; "))
+		}
+		if !slices.Contains(o.CostLabels, key) {
+			o.CostLabels = append(o.CostLabels, key)
+		}
+	}
+	return nil
+}
+
+func (o *Options) setPriorityCutoff(text string) error {
+	n, err := strconv.ParseInt(text, 10, 32)
+	if err != nil {
+		return fmt.Errorf("%q is no priority: state a whole number from -2147483648 to 2147483647", text)
+	}
+	o.PriorityCutoff = new(int32(n))
+	return nil
 }
 
 // settings returns what the controller publishes of its settings.

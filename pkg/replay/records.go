@@ -73,8 +73,6 @@ const (
 	maxPods = 1_000_000
 	// maxTrace is the maximum size of a file in bytes, after it is decompressed.
 	maxTrace = 256 << 20
-	// maxLine is the longest line of a trace in bytes.
-	maxLine = 1 << 20
 	// maxSeconds is 285 years. A time.Duration holds 292 years.
 	maxSeconds = 9_000_000_000
 	// maxMilliCPU and maxMiB are more than any machine has.
@@ -89,7 +87,7 @@ var columns = []string{"cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "creat
 
 // ReadCSV reads a trace in the format of the openb trace: a header, then a line for each pod. It may be compressed with gzip. Columns may be in any
 // order, and there may be others. Times are in seconds. A pod that was not deleted runs to the last time in the trace. Each pod requests one replica,
-// and the same share of 16 GiB of device memory as of a GPU (gpu_milli). Lines that cannot be read, and pods that share no GPU, are left out.
+// and the same share of 16 GiB of device memory as of a GPU (gpu_milli). Lines without numbers, and pods that share no GPU, are left out.
 func ReadCSV(in io.Reader) (Recording, error) { return readCSV(in, maxTrace, maxPods) }
 
 func readCSV(in io.Reader, bytes int64, pods int) (Recording, error) {
@@ -101,45 +99,50 @@ func readCSV(in io.Reader, bytes int64, pods int) (Recording, error) {
 		}
 		buffered = bufio.NewReader(z)
 	}
+	if mark, err := buffered.Peek(3); err == nil && string(mark) == "\ufeff" {
+		_, _ = buffered.Discard(len(mark))
+	}
 	left := &io.LimitedReader{R: buffered, N: bytes + 1}
-	lines := bufio.NewScanner(left)
-	lines.Buffer(nil, maxLine)
+	lines := csv.NewReader(left)
+	lines.FieldsPerRecord, lines.ReuseRecord = -1, true
 	var r csvReader
-	for r.line = 1; lines.Scan(); r.line++ {
-		text := strings.TrimSpace(strings.TrimPrefix(lines.Text(), "\ufeff"))
-		if text == "" {
-			continue
+	for {
+		values, err := lines.Read()
+		switch {
+		case left.N <= 0:
+			return Recording{}, fmt.Errorf("there are more than %d MiB", bytes>>20)
+		case errors.Is(err, io.EOF) && r.at == nil:
+			return Recording{}, errors.New("it is empty")
+		case errors.Is(err, io.EOF):
+			return r.recording(), nil
+		case err != nil:
+			return Recording{}, err
 		}
-		if r.at == nil {
-			if err := r.header(text); err != nil {
-				return Recording{}, err
+		for i := range values {
+			values[i] = strings.TrimSpace(values[i])
+		}
+		line, _ := lines.FieldPos(0)
+		switch {
+		case len(values) == 1 && values[0] == "": // A blank line.
+		case r.at == nil:
+			if err := r.header(values); err != nil {
+				return Recording{}, fmt.Errorf("line %d, the header, %w", line, err)
 			}
-			continue
-		}
-		if reason := r.pod(text); reason != "" {
-			r.left.add(reason, fmt.Sprintf("line %d", r.line))
+		default:
+			if reason := r.pod(values); reason != "" {
+				r.left.add(reason, fmt.Sprintf("line %d", line))
+			}
 		}
 		if len(r.pods) > pods {
-			return Recording{}, fmt.Errorf("line %d: there are more than %d pods", r.line, pods)
+			return Recording{}, fmt.Errorf("line %d: there are more than %d pods", line, pods)
 		}
 	}
-	if err := lines.Err(); err != nil {
-		return Recording{}, fmt.Errorf("reading line %d: %w", r.line, err)
-	}
-	if left.N <= 0 {
-		return Recording{}, fmt.Errorf("reading line %d: there are more than %d MiB", r.line, bytes>>20)
-	}
-	if r.at == nil {
-		return Recording{}, errors.New("it is empty")
-	}
-	return r.recording(), nil
 }
 
 type csvReader struct {
 	// at has the index of each column. fields is the number of fields of a line.
 	at     []int
 	fields int
-	line   int
 	pods   []csvPod
 	left   lefts
 }
@@ -150,22 +153,12 @@ type csvPod struct {
 	arrives, ends int64
 }
 
-func fields(line string) ([]string, error) {
-	r := csv.NewReader(strings.NewReader(line))
-	r.FieldsPerRecord = -1
-	return r.Read()
-}
-
-func (r *csvReader) header(line string) error {
-	names, err := fields(line)
-	if err != nil {
-		return fmt.Errorf("line %d: %w", r.line, err)
-	}
+func (r *csvReader) header(names []string) error {
 	r.fields = len(names)
 	for _, column := range columns {
 		i := slices.Index(names, column)
 		if i < 0 {
-			return fmt.Errorf("line %d, the header, has no column %s: it needs %s", r.line, column, strings.Join(columns, ", "))
+			return fmt.Errorf("has no column %s: it needs %s", column, strings.Join(columns, ", "))
 		}
 		r.at = append(r.at, i)
 	}
@@ -173,21 +166,18 @@ func (r *csvReader) header(line string) error {
 }
 
 // pod reads a line. It returns why the line is left out, or "" if it is not.
-func (r *csvReader) pod(line string) string {
-	values, err := fields(line)
-	if err != nil {
-		return "its quotes are invalid"
-	}
+func (r *csvReader) pod(values []string) string {
 	if len(values) != r.fields {
 		return fmt.Sprintf("%d fields, but the header has %d", len(values), r.fields)
 	}
 	var n [6]int64
 	for i, column := range columns {
-		text := strings.TrimSpace(values[r.at[i]])
+		text := values[r.at[i]]
 		if text == "" && column == "deletion_time" {
 			n[i] = -1
 			continue
 		}
+		var err error
 		if n[i], err = number(text); err != nil {
 			return fmt.Sprintf("%s %s", column, err)
 		}
