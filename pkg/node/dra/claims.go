@@ -7,7 +7,6 @@ import (
 
 	"karve.sh/karve/pkg/node/alloc"
 	"karve.sh/karve/pkg/node/atomicfile"
-	"karve.sh/karve/pkg/nodecontract"
 )
 
 // Claim is a ResourceClaim that is prepared on this node.
@@ -32,18 +31,6 @@ type Prepared struct {
 
 // validUID matches the UIDs of claims, which are used in file names.
 var validUID = regexp.MustCompile(`^[0-9A-Za-z][-0-9A-Za-z]{0,127}$`)
-
-// Recorded returns a function that looks up, in the CDI specs of a directory, the replicas that a share of a claim holds. A spec that cannot be read is
-// left out.
-func Recorded(specs string) func(driver, namespace, name, device, shareID string) []string {
-	claims, _ := claimsOfSpecs(specs) // The agent reports the error.
-	return func(driver, namespace, name, device, shareID string) []string {
-		if driver != nodecontract.DRADriver {
-			return nil
-		}
-		return idsIn(claims, namespace, name, device, shareID, func(string) bool { return true })
-	}
-}
 
 // idsIn returns the device IDs that a share of a claim holds. shared reports whether a device has several replicas.
 func idsIn(claims map[string]Claim, namespace, name, device, shareID string, shared func(uuid string) bool) []string {

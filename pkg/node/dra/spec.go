@@ -159,3 +159,15 @@ func claimsOfSpecs(dir string) (claims map[string]Claim, problem error) {
 	}
 	return claims, errors.Join(problems...)
 }
+
+// Recorded returns a function that looks up, in the CDI specs of a directory, the replicas that a share of a claim holds. A spec that cannot be read is
+// left out.
+func Recorded(specs string) func(driver, namespace, name, device, shareID string) []string {
+	claims, _ := claimsOfSpecs(specs) // The agent reports the error.
+	return func(driver, namespace, name, device, shareID string) []string {
+		if driver != nodecontract.DRADriver {
+			return nil
+		}
+		return idsIn(claims, namespace, name, device, shareID, func(string) bool { return true })
+	}
+}

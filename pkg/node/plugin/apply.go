@@ -119,23 +119,6 @@ func (m *Manager) readLinks(ctx context.Context, targets []target, known map[str
 	return scores
 }
 
-// score returns a function that rates the connection of two GPUs, by UUID, or nil if the scores are unknown.
-func (m *Manager) score() func(a, b string) int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	scores := m.scores
-	if scores == nil {
-		return nil
-	}
-	return func(a, b string) int { return scores[[2]string{a, b}] }
-}
-
-func (m *Manager) packed() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.settings.AllocationPolicy == sharing.PolicyPacked
-}
-
 // SetMayWithdraw sets whether the scheduler currently binds no pods to the Node. Free slots of memory are withdrawn only then.
 func (m *Manager) SetMayWithdraw(ctx context.Context, may bool) {
 	m.mu.Lock()

@@ -163,14 +163,3 @@ func answersAt(socket string) string {
 func nodeHas(n int64, resource string) string {
 	return fmt.Sprintf("the Node already has %d %s from another device plugin, such as the one built into Bottlerocket; %s", n, resource, disable)
 }
-
-const socketPrefix, socketSuffix = "nvidia-", ".sock"
-
-// resourceOf returns the resource for the name of a socket of NVIDIA's plugin, or of an agent from before agents had sockets with names of their own.
-func resourceOf(socket string) (resource string, ok bool) {
-	name, ok := strings.CutPrefix(socket, socketPrefix)
-	if ok {
-		name, ok = strings.CutSuffix(name, socketSuffix)
-	}
-	return nodecontract.NVIDIAPrefix + name, ok
-}

@@ -18,6 +18,7 @@ import (
 
 	"karve.sh/karve/pkg/node/alloc"
 	"karve.sh/karve/pkg/node/backoff"
+	"karve.sh/karve/pkg/node/sharing"
 	"karve.sh/karve/pkg/nodecontract"
 )
 
@@ -77,13 +78,6 @@ func (s *server) openStreams() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.streams
-}
-
-func notify(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }
 
 func drain(c chan struct{}) {
@@ -379,19 +373,6 @@ func (s *server) otherPlugin(ctx context.Context, first bool) string {
 	return ""
 }
 
-// answers reports whether a device plugin serves a socket.
-func answers(ctx context.Context, n Network, socket string) bool {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	conn, err := dial(n, socket)
-	if err != nil {
-		return false
-	}
-	defer func() { _ = conn.Close() }()
-	_, err = pluginapi.NewDevicePluginClient(conn).GetDevicePluginOptions(ctx, &pluginapi.Empty{})
-	return err == nil || status.Code(err) == codes.Unimplemented
-}
-
 func (s *server) stoodBack(why string) {
 	if h := s.m.config.Hooks.StoodBack; h != nil {
 		h(s.resource, why)
@@ -409,4 +390,61 @@ func (s *server) pause(ctx context.Context, d time.Duration) bool {
 		return true
 	}
 	return false
+}
+
+// score returns a function that rates the connection of two GPUs, by UUID, or nil if the scores are unknown.
+func (m *Manager) score() func(a, b string) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	scores := m.scores
+	if scores == nil {
+		return nil
+	}
+	return func(a, b string) int { return scores[[2]string{a, b}] }
+}
+
+func (m *Manager) packed() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.settings.AllocationPolicy == sharing.PolicyPacked
+}
+
+// otherAgents are those that serve a resource beside this one, during an upgrade.
+type otherAgents struct {
+	// superseded reports whether one of them is newer, or NVIDIA's plugin serves the resource.
+	superseded bool
+	// ended reports whether a newer one has ended since the last call.
+	ended bool
+	// paths are their sockets, to notice a change.
+	paths string
+}
+
+// otherAgents returns the other agents that serve the resource. It removes the sockets of those that have ended.
+func (s *server) otherAgents(ctx context.Context) otherAgents {
+	var found otherAgents
+	for _, other := range s.m.agentSockets(s.resource) {
+		if other.start == s.m.start {
+			continue
+		}
+		newer := other.start > s.m.start
+		if answers(ctx, s.m.config.Network, other.path) {
+			found.superseded = found.superseded || newer
+			found.paths += other.path + "\n"
+			continue
+		}
+		s.m.removeIfStale(ctx, other.path)
+		found.ended = found.ended || newer && !s.m.config.Network.Exists(other.path) // It may only hang.
+	}
+	if socket := s.m.nvidiaSocket(s.resource); s.m.config.Network.Exists(socket) && answers(ctx, s.m.config.Network, socket) {
+		found.superseded = true // The kubelet must not get two lists.
+	}
+	return found
+}
+
+// removeStale removes the sockets for the resource that nobody serves. It keeps one that somebody holds open, even if they do not answer. An agent that has not yet
+// begun to listen on its new socket may lose it, and tries again on another one.
+func (s *server) removeStale(ctx context.Context) {
+	for _, other := range s.m.agentSockets(s.resource) {
+		s.m.removeIfStale(ctx, other.path)
+	}
 }

@@ -78,46 +78,6 @@ func (m *Manager) agentSockets(resource string) []agentSocket {
 // isAgents reports whether an agent serves a resource, or did before it ended.
 func (m *Manager) isAgents(resource string) bool { return len(m.agentSockets(resource)) > 0 }
 
-// otherAgents are those that serve a resource beside this one, during an upgrade.
-type otherAgents struct {
-	// superseded reports whether one of them is newer, or NVIDIA's plugin serves the resource.
-	superseded bool
-	// ended reports whether a newer one has ended since the last call.
-	ended bool
-	// paths are their sockets, to notice a change.
-	paths string
-}
-
-// otherAgents returns the other agents that serve the resource. It removes the sockets of those that have ended.
-func (s *server) otherAgents(ctx context.Context) otherAgents {
-	var found otherAgents
-	for _, other := range s.m.agentSockets(s.resource) {
-		if other.start == s.m.start {
-			continue
-		}
-		newer := other.start > s.m.start
-		if answers(ctx, s.m.config.Network, other.path) {
-			found.superseded = found.superseded || newer
-			found.paths += other.path + "\n"
-			continue
-		}
-		s.m.removeIfStale(ctx, other.path)
-		found.ended = found.ended || newer && !s.m.config.Network.Exists(other.path) // It may only hang.
-	}
-	if socket := s.m.nvidiaSocket(s.resource); s.m.config.Network.Exists(socket) && answers(ctx, s.m.config.Network, socket) {
-		found.superseded = true // The kubelet must not get two lists.
-	}
-	return found
-}
-
-// removeStale removes the sockets for the resource that nobody serves. It keeps one that somebody holds open, even if they do not answer. An agent that has not yet
-// begun to listen on its new socket may lose it, and tries again on another one.
-func (s *server) removeStale(ctx context.Context) {
-	for _, other := range s.m.agentSockets(s.resource) {
-		s.m.removeIfStale(ctx, other.path)
-	}
-}
-
 // removeIfStale removes a socket on which nobody listens.
 func (m *Manager) removeIfStale(ctx context.Context, path string) {
 	conn, err := m.config.Network.Dial(ctx, path)
@@ -127,4 +87,15 @@ func (m *Manager) removeIfStale(ctx context.Context, path string) {
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		m.config.Network.Remove(path)
 	}
+}
+
+const socketPrefix, socketSuffix = "nvidia-", ".sock"
+
+// resourceOf returns the resource for the name of a socket of NVIDIA's plugin, or of an agent from before agents had sockets with names of their own.
+func resourceOf(socket string) (resource string, ok bool) {
+	name, ok := strings.CutPrefix(socket, socketPrefix)
+	if ok {
+		name, ok = strings.CutSuffix(name, socketSuffix)
+	}
+	return nodecontract.NVIDIAPrefix + name, ok
 }

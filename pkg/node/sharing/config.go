@@ -2,7 +2,13 @@
 // I/O.
 package sharing
 
-import "karve.sh/karve/pkg/nodecontract"
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"karve.sh/karve/pkg/nodecontract"
+)
 
 // Version is the only supported version of the configuration.
 const Version = "v1"
@@ -85,3 +91,19 @@ type Devices struct {
 
 // All reports whether all GPUs are selected.
 func (d Devices) All() bool { return d.Count == 0 && d.List == nil }
+
+// validName matches the part of a resource name after NVIDIA's domain.
+var validName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+
+// resourceName returns a name of a configuration with NVIDIA's domain.
+func resourceName(name string) (string, error) {
+	short := strings.TrimPrefix(name, nodecontract.NVIDIAPrefix)
+	name = nodecontract.NVIDIAPrefix + short
+	if len(name) > MaxNameLength {
+		return "", fmt.Errorf("%q is longer than the %d characters that a resource name can have", name, MaxNameLength)
+	}
+	if !validName.MatchString(short) {
+		return "", fmt.Errorf("%q cannot be a resource name: after %q come lower case letters, digits, '-' and '.', beginning and ending with a letter or digit", name, nodecontract.NVIDIAPrefix)
+	}
+	return name, nil
+}

@@ -293,13 +293,6 @@ func isUUID(s, prefix string) bool {
 	return true
 }
 
-const (
-	// maxItems bounds the lists of a configuration. A machine has at most a few dozen GPUs and MIG instances.
-	maxItems = 1024
-	// maxFindings and maxText bound what is said about a configuration.
-	maxFindings, maxText = 32, 300
-)
-
 // name returns a resource name in NVIDIA's domain. If it is invalid, name records an error and returns "".
 func (r *reader) name(path, name string) string {
 	full, err := resourceName(name)
@@ -308,24 +301,4 @@ func (r *reader) name(path, name string) string {
 		return ""
 	}
 	return full
-}
-
-func resourceName(name string) (string, error) {
-	if !strings.HasPrefix(name, nodecontract.NVIDIAPrefix) {
-		name = nodecontract.NVIDIAPrefix + name
-	}
-	if len(name) > MaxNameLength {
-		return "", fmt.Errorf("%q is longer than the %d characters that a resource name can have", name, MaxNameLength)
-	}
-	for part := range strings.SplitSeq(strings.TrimPrefix(name, nodecontract.NVIDIAPrefix), ".") {
-		edge := func(c byte) bool { return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' }
-		valid := part != "" && edge(part[0]) && edge(part[len(part)-1])
-		for i := range len(part) {
-			valid = valid && (edge(part[i]) || part[i] == '-')
-		}
-		if !valid {
-			return "", fmt.Errorf("%q cannot be a resource name: after %q come lower case letters, digits, '-' and '.', beginning and ending with a letter or digit", name, nodecontract.NVIDIAPrefix)
-		}
-	}
-	return name, nil
 }

@@ -14,6 +14,13 @@ import (
 	"karve.sh/karve/pkg/words"
 )
 
+const (
+	// maxItems bounds the lists of a configuration. A machine has at most a few dozen GPUs and MIG instances.
+	maxItems = 1024
+	// maxFindings and maxText bound what is said about a configuration.
+	maxFindings, maxText = 32, 300
+)
+
 // reader collects errors, so that all of them are reported at once.
 type reader struct {
 	strict   bool

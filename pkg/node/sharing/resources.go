@@ -22,43 +22,6 @@ type Resource struct {
 	FailRequestsGreaterThanOne bool
 }
 
-// GPU is a GPU or a MIG instance with its number of replicas, which is 1 if it is not shared.
-type GPU struct {
-	gpu.Device
-	// Instance is the MIG instance of the GPU, or nil for the whole GPU.
-	Instance *gpu.Instance
-	Replicas int
-	// MPS are the limits of each replica if the GPU is shared with MPS. Otherwise it is nil.
-	MPS *mps.Limits
-	// SlotMiB is the memory of each replica in MiB if they are slots of memory, and 0 otherwise. With slots, the GPU is in several resources, and may have
-	// no replicas in one. Its slots together have at most its memory less ReserveMiB.
-	SlotMiB, ReserveMiB int64
-}
-
-// ID returns the UUID of the MIG instance, or that of the GPU if there is no instance.
-func (g GPU) ID() string {
-	if g.Instance != nil {
-		return g.Instance.UUID
-	}
-	return g.UUID
-}
-
-func (g GPU) String() string {
-	if g.Instance == nil {
-		return fmt.Sprintf("GPU %d (%s)", g.Index, g.UUID)
-	}
-	return fmt.Sprintf("MIG instance %d:%d (%s)", g.Index, g.Instance.Index, g.Instance.UUID)
-}
-
-// Compare orders by the index of the GPU, and then by that of the instance.
-func (g GPU) Compare(other GPU) int {
-	instance := 0
-	if g.Instance != nil && other.Instance != nil {
-		instance = cmp.Compare(g.Instance.Index, other.Instance.Index)
-	}
-	return cmp.Or(cmp.Compare(g.Index, other.Index), instance, cmp.Compare(g.ID(), other.ID()))
-}
-
 // Count returns the number of devices of the resource.
 func (r Resource) Count() int {
 	n := 0
@@ -381,4 +344,21 @@ func (c Config) Replication(resource string) (replicas int, renamed bool) {
 		}
 	}
 	return replicas, renamed
+}
+
+// Limits returns the limits that the MPS daemons of a machine enforce, sorted by the index of the GPU. It is empty if no GPU is shared with MPS.
+func (c Config) Limits(devices []gpu.Device) ([]mps.Limits, error) {
+	resources, err := c.Resources(devices)
+	if err != nil {
+		return nil, err
+	}
+	var all []mps.Limits
+	for _, r := range resources {
+		for _, g := range r.GPUs {
+			if g.MPS != nil && !slices.Contains(all, *g.MPS) { // A GPU with slots is in several resources.
+				all = append(all, *g.MPS)
+			}
+		}
+	}
+	return all, nil
 }

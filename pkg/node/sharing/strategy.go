@@ -1,11 +1,14 @@
 package sharing
 
 import (
+	"fmt"
+
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/labels"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
-// strategy is a way to share GPUs. Each strategy has its own file.
+// strategy is a way to share GPUs.
 type strategy struct {
 	// key is the key of its configuration below "sharing".
 	key string
@@ -47,4 +50,33 @@ func (c Config) Label() labels.Strategy {
 		return s.label
 	}
 	return labels.None
+}
+
+// timeSlicing lets the pods on a GPU take turns, which the driver does without configuration. A replica is only a name, and the pods share the memory
+// without limits.
+var timeSlicing = strategy{
+	key:   "timeSlicing",
+	label: labels.TimeSlicing,
+	part:  func(s *Sharing) **Replicated { return &s.TimeSlicing },
+	most:  MaxReplicas,
+}
+
+// mpsSharing lets the pods on a GPU run at the same time. A daemon limits the memory and the threads of each process.
+var mpsSharing = strategy{
+	key:            "mps",
+	label:          labels.MPS,
+	part:           func(s *Sharing) **Replicated { return &s.MPS },
+	emptyIsAbsent:  true,
+	refuseAboveOne: true,
+	most:           nodecontract.MaxMPSReplicas,
+	cannot: func(d gpu.Device) error {
+		switch {
+		case d.MIG:
+			return fmt.Errorf("GPU %d (%s) is partitioned, and MPS over MIG is not supported; take the partitions away", d.Index, d.Product)
+		case d.ComputeMajor < 7:
+			return fmt.Errorf("GPU %d (%s) has the compute capability %d.%d, and MPS limits memory and threads from 7.0 on; use sharing.timeSlicing",
+				d.Index, d.Product, d.ComputeMajor, d.ComputeMinor)
+		}
+		return nil
+	},
 }

@@ -237,7 +237,7 @@ func (m *Machine) InCluster(ctx context.Context) error {
 func (m *Machine) StartMIG(p Plugin) (*kubelet.Process, error) {
 	return m.Node.Run(kubelet.Program{
 		Name: "mig-apply", Path: p.Path, Args: []string{"mig-apply", "--state-dir=" + filepath.Join(m.Node.Dir(), "state"), "--nvidia-caps-dir=" + filepath.Join(m.Node.Dir(), "nvidia-caps"), "--systemd-socket=none"},
-		Env: m.environment(),
+		Env: append(m.environment(), "CDI_SPEC_DIRS="+filepath.Join(m.Node.Dir(), "cdi")),
 	})
 }
 
