@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-
 	"karve.sh/karve/pkg/node/cdi"
 	"karve.sh/karve/pkg/node/dra"
 	"karve.sh/karve/pkg/node/gpu"

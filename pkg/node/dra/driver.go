@@ -21,7 +21,6 @@ import (
 	"karve.sh/karve/pkg/node/plugin"
 	"karve.sh/karve/pkg/node/sharing"
 	"karve.sh/karve/pkg/nodecontract"
-	"karve.sh/karve/pkg/words"
 )
 
 // Config configures a Driver. All fields but State, Capabilities and the hooks are required.
