@@ -108,11 +108,8 @@ func sharingRisks(strategy v1alpha1.Strategy, pods int64) (risks []string) {
 	if strategy == v1alpha1.StrategyMPS {
 		mode, how = density.MPSThreads, "MPS slows each of N busy pods down 0.45 N + 0.5 times (A100, nebuly-ai/nos)"
 	}
-	for _, m := range density.Measured() {
-		if row, ok := m.Of(mode, pods); ok {
-			how += fmt.Sprintf("; of %d, each has %.0f %% of the GPU (%s, docs/sharing-cost.md)", row.Pods, 100*row.Compute, m.Product)
-			break
-		}
+	if product, row, ok := density.Of(mode, pods); ok {
+		how += fmt.Sprintf("; of %d, each has %.0f %% of the GPU (%s, docs/sharing-cost.md)", row.Pods, 100*row.Compute, product)
 	}
 	if strategy == v1alpha1.StrategyMPS {
 		return []string{how, "each pod may use less GPU memory than before"}

@@ -1,6 +1,7 @@
 package cost
 
 import (
+	"cmp"
 	"math/bits"
 	"slices"
 )
@@ -32,15 +33,7 @@ func Apportion(amount int64, weights []int64) []int64 {
 	for i := range order {
 		order[i] = i
 	}
-	slices.SortStableFunc(order, func(a, b int) int {
-		switch {
-		case remainders[a] > remainders[b]:
-			return -1
-		case remainders[a] < remainders[b]:
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(remainders[b], remainders[a]) })
 	for i := 0; rest > 0 && i < len(order); i++ {
 		parts[order[i]]++
 		rest--

@@ -26,30 +26,28 @@ func (c Cents) Total() int64 { return c.Used + c.Idle + c.Overhead }
 func (l *Ledger) Cents() (rows []Cents, totals Cents) {
 	all := Apportion((l.Total+microPerCent/2)/microPerCent, []int64{l.Totals.Used, l.Totals.Idle, l.Totals.Overhead})
 	totals = Cents{all[0], all[1], all[2]}
-	rows = make([]Cents, len(l.Rows))
-	column := func(total int64, of func(Amounts) int64, set func(*Cents, int64)) {
-		weights := make([]int64, len(rows))
-		for i := range l.Rows {
-			weights[i] = of(l.Rows[i].Amounts)
-		}
-		for i, cents := range Apportion(total, weights) {
-			set(&rows[i], cents)
-		}
+	used := l.apportioned(totals.Used, func(r *Row) int64 { return r.Used })
+	idle := l.apportioned(totals.Idle, func(r *Row) int64 { return r.Idle })
+	overhead := l.apportioned(totals.Overhead, func(r *Row) int64 { return r.Overhead })
+	for i := range l.Rows {
+		rows = append(rows, Cents{used[i], idle[i], overhead[i]})
 	}
-	column(totals.Used, func(a Amounts) int64 { return a.Used }, func(c *Cents, n int64) { c.Used = n })
-	column(totals.Idle, func(a Amounts) int64 { return a.Idle }, func(c *Cents, n int64) { c.Idle = n })
-	column(totals.Overhead, func(a Amounts) int64 { return a.Overhead }, func(c *Cents, n int64) { c.Overhead = n })
 	return rows, totals
 }
 
 // ListCents returns the list prices of each row and of all in cents, which add up too.
 func (l *Ledger) ListCents() (rows []int64, total int64) {
 	total = (l.ListTotal + microPerCent/2) / microPerCent
+	return l.apportioned(total, func(r *Row) int64 { return r.ListTotal }), total
+}
+
+// apportioned divides a total among the rows by an amount of each.
+func (l *Ledger) apportioned(total int64, of func(*Row) int64) []int64 {
 	weights := make([]int64, len(l.Rows))
 	for i := range l.Rows {
-		weights[i] = l.Rows[i].ListTotal
+		weights[i] = of(&l.Rows[i])
 	}
-	return Apportion(total, weights), total
+	return Apportion(total, weights)
 }
 
 func dollars(cents int64) string { return words.Cents(cents * microPerCent) }

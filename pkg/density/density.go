@@ -61,3 +61,13 @@ func (m Measurement) Of(mode Mode, pods int64) (Row, bool) {
 	}
 	return slices.MinFunc(rows, func(a, b Row) int { return a.Pods - b.Pods }), true
 }
+
+// Of returns what each of a number of pods on a GPU gets according to the newest measurement that says it, and the GPU. It returns false if none does.
+func Of(mode Mode, pods int64) (product string, row Row, ok bool) {
+	for _, m := range Measured() {
+		if row, ok := m.Of(mode, pods); ok {
+			return m.Product, row, true
+		}
+	}
+	return "", Row{}, false
+}

@@ -29,10 +29,8 @@ func busy(s *v1alpha1.Sharing, replicas int64) *Busy {
 	default:
 		return nil
 	}
-	for _, m := range density.Measured() {
-		if row, ok := m.Of(mode, replicas); ok {
-			return &Busy{m.Product, row}
-		}
+	if product, row, ok := density.Of(mode, replicas); ok {
+		return &Busy{product, row}
 	}
 	return nil
 }

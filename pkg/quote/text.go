@@ -8,9 +8,12 @@ import (
 	"strconv"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/table"
 	"karve.sh/karve/pkg/words"
 )
@@ -28,7 +31,11 @@ func (q *Quote) Text(wide bool) string {
 	if wide {
 		sections = []table.Table{q.claimsWide(), q.placementsWide()}
 	}
-	for _, t := range append(sections, q.summary(), q.unplaced(), q.left(), q.steps(wide)) {
+	unplaced, left := q.split()
+	if q.Headroom != nil {
+		unplaced = slices.Concat(unplaced, q.Headroom.Unplaced)
+	}
+	for _, t := range append(sections, q.summary(), q.refusals("NO PLACE FOR", unplaced), q.refusals("KARPENTER SERVES", left), q.steps(wide)) {
 		if len(t.Rows) == 0 {
 			continue
 		}
@@ -220,33 +227,16 @@ func (q *Quote) steps(wide bool) table.Table {
 	return t
 }
 
-// unplaced returns the pods without a place, with one row for each reason.
-func (q *Quote) unplaced() table.Table {
-	t := table.Table{Columns: []table.Column{{Title: "NO PLACE FOR"}, {Title: "REASON"}, {Title: "MESSAGE"}}}
-	unplaced, _ := q.split()
-	q.refusals(&t, unplaced)
-	if q.Headroom != nil {
-		q.refusals(&t, q.Headroom.Unplaced)
-	}
-	return t
-}
-
-// left returns the pods that are left to Karpenter, with one row for each reason.
-func (q *Quote) left() table.Table {
-	t := table.Table{Columns: []table.Column{{Title: "KARPENTER SERVES"}, {Title: "REASON"}, {Title: "MESSAGE"}}}
-	_, left := q.split()
-	q.refusals(&t, left)
-	return t
-}
-
-func (q *Quote) refusals(t *table.Table, unplaced []Unplaced) {
+// refusals returns the pods that are not in the plan, with one row for each reason.
+func (q *Quote) refusals(title string, refused []Unplaced) table.Table {
+	t := table.Table{Columns: []table.Column{{Title: title}, {Title: "REASON"}, {Title: "MESSAGE"}}}
 	type why struct {
 		reason  planner.Reason
 		message string
 	}
 	pods := map[why][]string{}
 	var order []why
-	for _, u := range unplaced {
+	for _, u := range refused {
 		w := why{u.Reason, u.Message}
 		if pods[w] == nil {
 			order = append(order, w)
@@ -256,6 +246,34 @@ func (q *Quote) refusals(t *table.Table, unplaced []Unplaced) {
 	for _, w := range order {
 		t.Add(q.workloads(pods[w]), string(w.reason), w.message)
 	}
+	return t
+}
+
+func workloadOf(p *corev1.Pod) string {
+	_, name := facts.OwnerOf(p)
+	return p.Namespace + "/" + name
+}
+
+// maxWorkloads is the number of workloads that a line names.
+const maxWorkloads = 3
+
+// workloads returns the names of the workloads of the pods, those with the most pods first, with the number of pods if it is more than one.
+func (q *Quote) workloads(pods []string) string {
+	counts := map[string]int{}
+	for _, name := range pods {
+		counts[q.pods[name].workload]++
+	}
+	var names []string
+	for name := range counts {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b)) })
+	for i, name := range names {
+		if counts[name] > 1 {
+			names[i] += fmt.Sprintf(" (%d)", counts[name])
+		}
+	}
+	return words.Named(names, maxWorkloads)
 }
 
 // Text returns the sweep as text.
