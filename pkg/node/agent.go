@@ -27,7 +27,7 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// agent connects the parts of the program.
+// Agent connects the parts of the program.
 type Agent struct {
 	options    Options
 	library    gpu.Library
@@ -118,7 +118,7 @@ func New(ctx context.Context, o Options, open func(driverRoot string) gpu.Librar
 	return a, nil
 }
 
-// run runs the agent until ctx ends, or until an error for which the process must be restarted.
+// Run runs the agent until ctx ends, or until an error for which the process must be restarted.
 func (a *Agent) Run(ctx context.Context, again <-chan os.Signal) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -215,7 +215,7 @@ func (a *Agent) loop(ctx context.Context, updates <-chan configsource.Update, fo
 		case <-again:
 		case devices = <-found:
 		case u := <-updates:
-			next, err := a.take(ctx, u)
+			next, err := a.accept(ctx, u)
 			refused = err != nil
 			if refused {
 				a.report.refused(ctx, err)
@@ -269,8 +269,8 @@ func (a *Agent) serve(ctx context.Context, group *sync.WaitGroup) error {
 	return nil
 }
 
-// take returns the configuration of an update, with flags and environment applied.
-func (a *Agent) take(ctx context.Context, u configsource.Update) (*sharing.Config, error) {
+// accept returns the configuration of an update, with flags and environment applied.
+func (a *Agent) accept(ctx context.Context, u configsource.Update) (*sharing.Config, error) {
 	log := logr.FromContextOrDiscard(ctx)
 	if u.Err != nil {
 		log.Error(u.Err, "The configuration cannot be used; the last one stays in force")

@@ -8,7 +8,7 @@ import (
 	"karve.sh/karve/pkg/node/gpu"
 )
 
-// check opens the driver and reads the memory of each GPU. It returns an error if the driver does not work.
+// Check opens the driver and reads the memory of each GPU. It returns an error if the driver does not work.
 func Check(library gpu.Library, out io.Writer) (err error) {
 	driver, err := library.Init()
 	if err != nil {

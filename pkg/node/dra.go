@@ -95,7 +95,7 @@ func (b *draBackend) run(ctx context.Context) error {
 // apply puts a configuration in force with its backend.
 func (a *Agent) apply(ctx context.Context, c sharing.Config, devices []gpu.Device) error {
 	b, ours, nvidias := a.dra, c.Sharing.Backend == nodecontract.BackendDRA, c.Sharing.Backend == nodecontract.BackendNVIDIADRA
-	if err := a.enter(ctx, c.Sharing.Backend, devices); err != nil {
+	if err := a.enterBackend(ctx, c.Sharing.Backend, devices); err != nil {
 		return err
 	}
 	resources, err := c.Resources(devices)
@@ -110,7 +110,7 @@ func (a *Agent) apply(ctx context.Context, c sharing.Config, devices []gpu.Devic
 	}
 	if ours {
 		var driver gpu.Driver
-		a.report.with(func() { driver = a.report.driver })
+		a.report.locked(func() { driver = a.report.driver })
 		if err := b.driver.Apply(c, driver, devices); err != nil {
 			return err
 		}
@@ -138,11 +138,11 @@ func (a *Agent) apply(ctx context.Context, c sharing.Config, devices []gpu.Devic
 	return nil
 }
 
-// enter returns an error while the node cannot switch to a backend, because pods hold GPUs from another backend of this agent.
-func (a *Agent) enter(ctx context.Context, backend string, devices []gpu.Device) error {
+// enterBackend returns an error while the node cannot switch to a backend, because pods hold GPUs from another backend of this agent.
+func (a *Agent) enterBackend(ctx context.Context, backend string, devices []gpu.Device) error {
 	switch b := a.dra; {
 	case backend != nodecontract.BackendDRA:
-		return b.leave(backend)
+		return b.leaveBackend(backend)
 	case b.driver == nil:
 		return errors.New("backend DRA needs --node-name and a service account")
 	case !b.driver.Active():
@@ -151,8 +151,8 @@ func (a *Agent) enter(ctx context.Context, backend string, devices []gpu.Device)
 	return nil
 }
 
-// leave makes the driver serve no devices, for another backend. A node is not converted while pods hold claims.
-func (b *draBackend) leave(backend string) error {
+// leaveBackend makes the driver serve no devices, for another backend. A node is not converted while pods hold claims.
+func (b *draBackend) leaveBackend(backend string) error {
 	if b.driver == nil {
 		return nil
 	}
@@ -202,7 +202,7 @@ func (a *Agent) besideNVIDIA(ctx context.Context, change func(*nvidiaDriver)) {
 		why = fmt.Sprintf("the DRA driver %s gives the node's GPUs away (ResourceSlice %s); take it off the node, keep this agent off it, or use backend %s in the GPUNodeClass",
 			nodecontract.NVIDIADRADriver, b.nvidia.slice, nodecontract.BackendNVIDIADRA)
 	}
-	a.report.with(func() { a.report.nvidia = b.nvidia })
+	a.report.locked(func() { a.report.nvidia = b.nvidia })
 	a.manager.Claim(ctx, why)
 	a.report.sharingCondition()
 }
@@ -279,21 +279,21 @@ func (r *report) published(devices int, err error) {
 	if err != nil {
 		why = strings.ReplaceAll(err.Error(), "\n", "; ")
 	}
-	r.with(func() { r.listed[nodecontract.DRADriver] = [2]int{devices, 0} })
+	r.locked(func() { r.listed[nodecontract.DRADriver] = [2]int{devices, 0} })
 	r.notSharing(&r.unpublished, why)
 }
 
 // prepared records how long preparing a claim took.
 func (r *report) prepared(took time.Duration, err error) {
-	r.with(func() {
+	r.locked(func() {
 		r.allocated[err == nil]++
-		r.slowest = max(r.slowest, took)
+		r.maxAllocation = max(r.maxAllocation, took)
 	})
 }
 
 // draRegistered records whether the kubelet has accepted the driver.
 func (r *report) draRegistered(err error) {
-	r.with(func() {
+	r.locked(func() {
 		delete(r.registered, nodecontract.DRADriver)
 		if err == nil {
 			r.registered[nodecontract.DRADriver] = 0

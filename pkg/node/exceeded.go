@@ -72,7 +72,7 @@ func pidsOf(usages map[string]gpu.Usage) []int {
 }
 
 // exceeding records the pods that use more device memory than their slots have.
-func (r *report) exceeding(pods []usage.PodMemory) { r.with(func() { r.exceeded = pods }) }
+func (r *report) exceeding(pods []usage.PodMemory) { r.locked(func() { r.exceeded = pods }) }
 
 // writeExceeded writes the pods that use more device memory than their slots have.
 func writeExceeded(t *metrics.Text, pods []usage.PodMemory) {

@@ -33,11 +33,11 @@ func (a *Agent) watchGPUs(ctx context.Context, found chan<- []gpu.Device) error 
 	// Shutdown ends a wait for events, so that the agent does not have to wait for it.
 	defer context.AfterFunc(ctx, func() { _ = a.library.Shutdown() })()
 	defer a.outage.end()
-	tracker := a.remember(ctx)
+	tracker := a.loadHealth(ctx)
 	said, opened := "", false
 	var retry backoff.Backoff
 	for ctx.Err() == nil {
-		a.waitOut(ctx, tracker)
+		a.waitOutPause(ctx, tracker)
 		driver, devices, err := a.open(ctx)
 		if err != nil && a.paused() {
 			continue
@@ -50,7 +50,7 @@ func (a *Agent) watchGPUs(ctx context.Context, found chan<- []gpu.Device) error 
 				said = err.Error()
 				log.Info("No GPUs yet; staying and trying again", "reason", said)
 			}
-			a.missing(ctx, tracker, err)
+			a.driverMissing(ctx, tracker, err)
 			a.report.opened(driver, nil, err)
 			if len(tracker.State().GPUs) > 0 {
 				retry.Last = lostBackoff
@@ -60,13 +60,13 @@ func (a *Agent) watchGPUs(ctx context.Context, found chan<- []gpu.Device) error 
 		}
 		said, opened, retry = "", true, backoff.Backoff{}
 		log.Info("Found GPUs", "count", len(devices), "product", devices[0].Product, "driver", driver.Version)
-		a.opened(ctx, tracker, driver, devices)
+		a.driverOpened(ctx, tracker, driver, devices)
 		select {
 		case found <- devices:
 		case <-ctx.Done():
 			return nil
 		}
-		err = a.follow(ctx, tracker, devices)
+		err = a.followEvents(ctx, tracker, devices)
 		if ctx.Err() != nil {
 			break
 		}
@@ -77,29 +77,29 @@ func (a *Agent) watchGPUs(ctx context.Context, found chan<- []gpu.Device) error 
 			continue
 		}
 		log.Info("The driver does not answer; opening it again", "error", err.Error())
-		a.lose(tracker, err)
+		a.beginOutage(tracker, err)
 		pause(ctx, reopenAfter)
 	}
 	_ = a.library.Shutdown() // No one can handle the error.
 	return nil
 }
 
-// opened handles a driver that was opened, and its GPUs.
-func (a *Agent) opened(ctx context.Context, tracker *health.Tracker, driver gpu.Driver, devices []gpu.Device) {
+// driverOpened handles a driver that was opened, and its GPUs.
+func (a *Agent) driverOpened(ctx context.Context, tracker *health.Tracker, driver gpu.Driver, devices []gpu.Device) {
 	out := a.outage.end()
 	a.report.opened(driver, devices, nil)
 	a.reportUnusable(ctx, tracker)
-	a.changed(ctx, tracker)(tracker.Reopened(devices, a.answers, time.Now()))
+	a.reportChanges(ctx, tracker)(tracker.Reopened(devices, a.gpuAnswers, time.Now()))
 	a.askDriver(ctx, tracker, devices)
 	if out {
 		a.driverBack(ctx, tracker, devices)
 	}
 }
 
-// missing handles a driver that cannot be opened, or that lists no GPU.
-func (a *Agent) missing(ctx context.Context, tracker *health.Tracker, err error) {
+// driverMissing handles a driver that cannot be opened, or that lists no GPU.
+func (a *Agent) driverMissing(ctx context.Context, tracker *health.Tracker, err error) {
 	a.reportUnusable(ctx, tracker)
-	serving := a.lose(tracker, err)
+	serving := a.beginOutage(tracker, err)
 	gone := errors.Is(err, errNoGPU) || errors.Is(err, gpu.ErrLost)
 	if serving && (!gone || !a.outage.declared()) {
 		return // The GPUs may return soon.
@@ -107,7 +107,7 @@ func (a *Agent) missing(ctx context.Context, tracker *health.Tracker, err error)
 	if gone {
 		a.outage.end()
 		a.report.driverAway(nil) // The driver answers, but each GPU is lost.
-		a.changed(ctx, tracker)(tracker.Reopened(nil, a.answers, time.Now()))
+		a.reportChanges(ctx, tracker)(tracker.Reopened(nil, a.gpuAnswers, time.Now()))
 		return
 	}
 	if len(a.library.Unusable()) > 0 {
@@ -115,8 +115,8 @@ func (a *Agent) missing(ctx context.Context, tracker *health.Tracker, err error)
 	}
 }
 
-// lose begins an outage of the GPUs that are in service, and reports whether there are any.
-func (a *Agent) lose(tracker *health.Tracker, err error) bool {
+// beginOutage begins an outage of the GPUs that are in service, and reports whether there are any.
+func (a *Agent) beginOutage(tracker *health.Tracker, err error) bool {
 	serving := slices.DeleteFunc(tracker.State().GPUs, func(uuid string) bool { return !tracker.Healthy(uuid) })
 	if len(serving) > 0 && !a.policy.Off() {
 		a.outage.begin(serving, err)
@@ -131,8 +131,8 @@ func (a *Agent) reportUnusable(ctx context.Context, tracker *health.Tracker) {
 	}
 }
 
-// remember returns a tracker with the state that an earlier agent saved since the machine started.
-func (a *Agent) remember(ctx context.Context) *health.Tracker {
+// loadHealth returns a tracker with the state that an earlier agent saved since the machine started.
+func (a *Agent) loadHealth(ctx context.Context) *health.Tracker {
 	log := logr.FromContextOrDiscard(ctx)
 	if a.options.stateDir == none {
 		return health.New(a.policy, a.store.Boot, health.State{})
@@ -198,8 +198,8 @@ func (a *Agent) open(ctx context.Context) (gpu.Driver, []gpu.Device, error) {
 	}
 }
 
-// answers reports whether the GPU can be read and the driver asks for nothing.
-func (a *Agent) answers(uuid string) bool {
+// gpuAnswers reports whether the GPU can be read and the driver asks for nothing.
+func (a *Agent) gpuAnswers(uuid string) bool {
 	if _, err := a.library.Usage(uuid); err != nil {
 		return false
 	}
@@ -223,11 +223,11 @@ func (a *Agent) askDriver(ctx context.Context, tracker *health.Tracker, devices 
 		changed, said := tracker.Ask(d.UUID, r, time.Now())
 		changes, events = append(changes, changed...), append(events, said...)
 	}
-	a.changed(ctx, tracker)(changes, events)
+	a.reportChanges(ctx, tracker)(changes, events)
 }
 
-// follow waits for events until the driver does not answer or must be opened again. It returns the reason.
-func (a *Agent) follow(ctx context.Context, tracker *health.Tracker, devices []gpu.Device) error {
+// followEvents waits for events until the driver does not answer or must be opened again. It returns the reason.
+func (a *Agent) followEvents(ctx context.Context, tracker *health.Tracker, devices []gpu.Device) error {
 	unusable, looked, asked := a.library.Unusable(), time.Now(), time.Now()
 	for ctx.Err() == nil {
 		a.save(ctx, tracker)
@@ -265,14 +265,14 @@ func (a *Agent) follow(ctx context.Context, tracker *health.Tracker, devices []g
 			if a.policy.Doubtful(event.XID) {
 				a.askDriver(ctx, tracker, slices.DeleteFunc(slices.Clone(devices), func(d gpu.Device) bool { return event.UUID != "" && d.UUID != event.UUID }))
 			}
-			a.changed(ctx, tracker)(tracker.Observe(event, time.Now()))
+			a.reportChanges(ctx, tracker)(tracker.Observe(event, time.Now()))
 		}
 	}
 	return ctx.Err()
 }
 
-// changed returns a function that reports changes to the kubelet, saves them, and writes events and conditions.
-func (a *Agent) changed(ctx context.Context, tracker *health.Tracker) func([]health.Change, []health.Event) {
+// reportChanges returns a function that reports changes to the kubelet, saves them, and writes events and conditions.
+func (a *Agent) reportChanges(ctx context.Context, tracker *health.Tracker) func([]health.Change, []health.Event) {
 	return func(changes []health.Change, events []health.Event) {
 		for _, c := range changes {
 			a.setHealth(c.UUID, c.Healthy)

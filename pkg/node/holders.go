@@ -74,14 +74,14 @@ func heldGPU(g nodecontract.HeldGPU, shares map[string]plugin.Share, holders []p
 	return g
 }
 
-// sayHolders writes the report of holders to the Node if it has changed or was not confirmed for nodecontract.HoldersBeat.
-func (a *Agent) sayHolders(ctx context.Context, r nodecontract.HoldersReport) error {
-	age, slots := r.AsOf.Sub(a.use.said.AsOf), slotsInUse(r)
-	if a.use.said.SameHolders(r) && slots == a.use.slots && age >= 0 && age < nodecontract.HoldersBeat {
+// writeHolders writes the report of holders to the Node if it has changed or was not confirmed for nodecontract.HoldersBeat.
+func (a *Agent) writeHolders(ctx context.Context, r nodecontract.HoldersReport) error {
+	age, slots := r.AsOf.Sub(a.use.written.AsOf), slotsInUse(r)
+	if a.use.written.SameHolders(r) && slots == a.use.writtenSlots && age >= 0 && age < nodecontract.HoldersBeat {
 		return nil
 	}
 	annotations := map[string]any{nodecontract.HoldersAnnotation: r.String()}
-	if slots != a.use.slots {
+	if slots != a.use.writtenSlots {
 		annotations[nodecontract.SlotsInUseAnnotation] = slots
 		if slots == "" {
 			annotations[nodecontract.SlotsInUseAnnotation] = nil // This removes it.
@@ -89,7 +89,7 @@ func (a *Agent) sayHolders(ctx context.Context, r nodecontract.HoldersReport) er
 	}
 	err := a.node.Patch(ctx, "", nodeapi.MergePatch, map[string]any{"metadata": map[string]any{"annotations": annotations}})
 	if err == nil {
-		a.use.said, a.use.slots = r, slots
+		a.use.written, a.use.writtenSlots = r, slots
 	}
 	return err
 }

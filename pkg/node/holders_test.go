@@ -115,9 +115,9 @@ func TestAReportOfHoldersIsConfirmed(t *testing.T) {
 		"the same, after the clock was set back":  {at(-time.Minute), 1},
 		"one in which something else is reported": {changed, 1},
 	} {
-		a := &Agent{node: m.node, use: &useWatch{said: r}}
+		a := &Agent{node: m.node, use: &useWatch{written: r}}
 		before := api.written(nodecontract.HoldersAnnotation)
-		if err := a.sayHolders(t.Context(), c.next); err != nil {
+		if err := a.writeHolders(t.Context(), c.next); err != nil {
 			t.Fatal(err)
 		}
 		if n := api.written(nodecontract.HoldersAnnotation) - before; n != c.want {

@@ -21,13 +21,13 @@ const (
 // machineOf returns the kernel's and the firmware's information about the machine.
 func machineOf(root, typeFile string) labels.Machine {
 	var m labels.Machine
-	m.Type = oneLine(typeFile)
+	m.Type = readLine(typeFile)
 	folders, _ := filepath.Glob(filepath.Join(root, "bus/pci/devices/*")) // The pattern is valid.
 	for _, folder := range folders {
-		if oneLine(filepath.Join(folder, "vendor")) != nvidiaVendor {
+		if readLine(filepath.Join(folder, "vendor")) != nvidiaVendor {
 			continue
 		}
-		class, err := strconv.ParseUint(oneLine(filepath.Join(folder, "class")), 0, 32)
+		class, err := strconv.ParseUint(readLine(filepath.Join(folder, "class")), 0, 32)
 		if err == nil && class>>16 == displayClass && !slices.Contains(m.PCIClasses, uint32(class)) {
 			m.PCIClasses = append(m.PCIClasses, uint32(class))
 		}
@@ -35,8 +35,8 @@ func machineOf(root, typeFile string) labels.Machine {
 	return m
 }
 
-// oneLine returns the content of a file without surrounding spaces, or "" if it cannot be read.
-func oneLine(path string) string {
+// readLine returns the content of a file without surrounding spaces, or "" if it cannot be read.
+func readLine(path string) string {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return ""

@@ -59,7 +59,7 @@ func ParseMIG(args []string, env func(string) (string, bool), stderr io.Writer) 
 	return o, err
 }
 
-// migApply divides the GPUs of a node, and reports on the Node why it waits.
+// MIGApply divides the GPUs of a node, and reports on the Node why it waits.
 type MIGApply struct {
 	node *nodeapi.Client
 	// divide divides the GPUs. mayReboot reports whether it may reboot the machine.
@@ -98,7 +98,7 @@ func podsByDevice(ctx context.Context, kubelet plugin.PodResources) (map[string]
 	return pods, nil
 }
 
-// run returns when nothing is left to do, or when only the agent can continue. Until then it retries.
+// Run returns when nothing is left to do, or when only the agent can continue. Until then it retries.
 func (a *MIGApply) Run(ctx context.Context) error {
 	for ; ctx.Err() == nil; pause(ctx, a.again) {
 		n, err := a.node.Get(ctx)

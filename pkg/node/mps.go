@@ -59,11 +59,11 @@ func (a *Agent) prepare(ctx context.Context, c sharing.Config, devices []gpu.Dev
 	if len(changing) > 0 {
 		if err := a.nobodyHolds(ctx, changing); err != nil {
 			a.mps.changing = nil
-			a.setDown()
+			a.updateDown()
 			return err
 		}
 		a.mps.changing = changing // No pod may get a GPU in between.
-		a.setDown()
+		a.updateDown()
 		if err := a.nobodyHolds(ctx, changing); err != nil {
 			return err
 		}
@@ -78,7 +78,7 @@ func (a *Agent) prepare(ctx context.Context, c sharing.Config, devices []gpu.Dev
 	for waited := time.Duration(0); ; waited += lookForMPS / 10 {
 		err := a.daemonsReady(limits)
 		if err == nil {
-			err = a.modes(c, devices)
+			err = a.checkComputeModes(c, devices)
 		}
 		if err == nil || waited >= patience || ctx.Err() != nil {
 			return err
@@ -135,8 +135,8 @@ func (a *Agent) nobodyHolds(ctx context.Context, uuids map[string]bool) error {
 	return nil
 }
 
-// modes returns an error if a GPU that is shared without MPS allows only one process. The supervisor restores modes that it has changed.
-func (a *Agent) modes(c sharing.Config, devices []gpu.Device) error {
+// checkComputeModes returns an error if a GPU that is shared without MPS allows only one process. The supervisor restores modes that it has changed.
+func (a *Agent) checkComputeModes(c sharing.Config, devices []gpu.Device) error {
 	resources, err := c.Resources(devices)
 	if err != nil {
 		return nil //nolint:nilerr // Applying the configuration reports it.
@@ -163,10 +163,10 @@ func (a *Agent) applied(c sharing.Config, devices []gpu.Device) {
 	a.use.enforcement.Store(c.Sharing.Slots.Enforcement)
 	a.mps.inForce, _ = c.Limits(devices) // It has just been applied.
 	a.mps.changing = nil
-	a.setDown()
+	a.updateDown()
 }
 
-func (a *Agent) setDown() {
+func (a *Agent) updateDown() {
 	down := map[string]bool{}
 	for uuid := range a.mps.down {
 		down[uuid] = true
@@ -190,7 +190,7 @@ func (a *Agent) watchMPS(ctx context.Context) {
 	was := a.mps.down
 	a.mps.down = down
 	if !slices.Equal(slices.Sorted(maps.Keys(was)), slices.Sorted(maps.Keys(down))) {
-		a.setDown()
+		a.updateDown()
 		for uuid, why := range down {
 			if _, known := was[uuid]; !known {
 				a.report.events.tell(ctx, health.Event{Warning: true, Reason: nodecontract.ReasonMPSDaemonDown, Message: "GPU " + uuid + " takes no pods: " + why})

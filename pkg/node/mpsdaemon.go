@@ -34,7 +34,7 @@ func ParseMPS(args []string, env func(string) (string, bool), stderr io.Writer) 
 	f.text(&o.dir, "mps-dir", "MPS_DIR", mps.Dir, "directory on the host that the agent and containers share with this program, at the same path")
 	f.text(&size, "shm-mib", "MPS_SHM_MIB", "1024", "size of the shared memory of the daemon and the clients of each GPU, in MiB. "+
 		"The program mounts it in the directory, from which mounts must propagate to the host; 0 mounts nothing")
-	f.truth(&o.keepMode, "keep-compute-mode", "MPS_KEEP_COMPUTE_MODE", false, "leave the compute mode of GPUs as it is, where it may not be changed. "+
+	f.boolean(&o.keepMode, "keep-compute-mode", "MPS_KEEP_COMPUTE_MODE", false, "leave the compute mode of GPUs as it is, where it may not be changed. "+
 		"Processes that do not use the daemon of a GPU can then use the GPU without limits")
 	level, err := f.parse(args)
 	if err != nil {

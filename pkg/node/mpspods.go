@@ -40,7 +40,7 @@ func stated(pods []nodeapi.Pod, holders []plugin.Holder, resource string, device
 	for _, h := range holders {
 		held[[2]string{h.Pod, h.Container}] = true
 	}
-	var memory, threads most
+	var memory, threads statedMax
 	for _, p := range pods {
 		if p.Status.Phase == "Succeeded" || p.Status.Phase == "Failed" {
 			continue
@@ -60,21 +60,21 @@ func stated(pods []nodeapi.Pod, holders []plugin.Holder, resource string, device
 	return plugin.Stated{MemoryMiB: memory.amount(), ThreadPercent: threads.amount()}
 }
 
-// most is the largest of several amounts, or 0 if one of them is 0.
-type most struct {
-	largest int64
-	none    bool
+// statedMax is the largest of several amounts, or 0 if one of them is 0.
+type statedMax struct {
+	max  int64
+	none bool
 }
 
-func (m *most) add(n int64) {
-	m.largest, m.none = max(m.largest, n), m.none || n <= 0
+func (m *statedMax) add(n int64) {
+	m.max, m.none = max(m.max, n), m.none || n <= 0
 }
 
-func (m *most) amount() int64 {
+func (m *statedMax) amount() int64 {
 	if m.none {
 		return 0
 	}
-	return m.largest
+	return m.max
 }
 
 // memoryMiB returns the MiB of an amount of device memory, rounded up, or 0 if a user cannot mean it, as for the controller.

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(mpstest.Env) != "" {
 		os.Exit(mpstest.Main(os.Args[1:], os.Stdin, os.Stdout))
 	}
-	_ = flag.Set("test.parallel", "12") // Most tests wait. A flag of the command line counts instead.
+	_ = flag.Set("test.parallel", "8") // Most tests wait. A flag of the command line counts instead.
 	dir, err := os.MkdirTemp("", "karve-node")
 	if err != nil {
 		panic(err)

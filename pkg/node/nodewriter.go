@@ -95,10 +95,10 @@ func (r *report) writeOnce(ctx context.Context, w written) error {
 	var labels map[string]string
 	var conditions map[string]health.Condition
 	aside := false
-	r.with(func() {
+	r.locked(func() {
 		labels, conditions = maps.Clone(r.labels), maps.Clone(r.conditions)
-		if r.away != nil {
-			conditions[r.away.Type] = *r.away
+		if r.driverGone != nil {
+			conditions[r.driverGone.Type] = *r.driverGone
 		}
 		for _, why := range r.aside {
 			aside = aside || why != ""

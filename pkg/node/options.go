@@ -14,7 +14,7 @@ import (
 	"karve.sh/karve/pkg/node/toolkit"
 )
 
-// options are the values of flags and environment variables, except for the settings of NVIDIA's configuration.
+// Options are the values of flags and environment variables, except for the settings of NVIDIA's configuration.
 type Options struct {
 	kubeletSocket, podResourcesSocket string
 	configFile, configDir             string
@@ -121,8 +121,8 @@ func (f *environment) parse(args []string) (level slog.Level, err error) {
 	return level, f.problem
 }
 
-// or returns the value of a variable, or otherwise if it has none.
-func (f *environment) or(variable, otherwise string) string {
+// envOr returns the value of a variable, or otherwise if it has none.
+func (f *environment) envOr(variable, otherwise string) string {
 	if value, ok := f.env(variable); ok && value != "" {
 		return value
 	}
@@ -130,11 +130,11 @@ func (f *environment) or(variable, otherwise string) string {
 }
 
 func (f *environment) text(p *string, name, variable, otherwise, usage string) {
-	f.StringVar(p, name, f.or(variable, otherwise), usage+" ["+variable+"]")
+	f.StringVar(p, name, f.envOr(variable, otherwise), usage+" ["+variable+"]")
 }
 
-func (f *environment) truth(p *bool, name, variable string, otherwise bool, usage string) {
-	value, err := strconv.ParseBool(f.or(variable, strconv.FormatBool(otherwise)))
+func (f *environment) boolean(p *bool, name, variable string, otherwise bool, usage string) {
+	value, err := strconv.ParseBool(f.envOr(variable, strconv.FormatBool(otherwise)))
 	if err != nil {
 		f.problem = fmt.Errorf("%s in the environment must be true or false", variable)
 	}
@@ -156,11 +156,11 @@ func (o *Options) bind(f *environment, cdiDirs *string) {
 	f.text(&o.runtimeConfig, "runtime-config", "RUNTIME_CONFIG", toolkit.File, "configuration of NVIDIA's container runtime, from which the agent knows how the runtime accepts lists of devices; \"none\" disables it")
 	f.text(&o.pluginRegistry, "plugin-registry-dir", "PLUGIN_REGISTRY_DIR", "/var/lib/kubelet/plugins_registry", "directory in which the kubelet looks for the sockets of DRA drivers; used if the Node was promised the backend DRA")
 	f.text(cdiDirs, "cdi-spec-dirs", "CDI_SPEC_DIRS", strings.Join(cdi.Dirs, ","), "comma-separated directories in which the container runtime looks for CDI specs; with the backend DRA the agent writes specs to the last one")
-	f.truth(&o.mpsWritable, "mps-writable-pipes", "MPS_WRITABLE_PIPES", false, "let containers write to the directory with the pipes of their MPS daemon, in case a version of the driver needs it")
+	f.boolean(&o.mpsWritable, "mps-writable-pipes", "MPS_WRITABLE_PIPES", false, "let containers write to the directory with the pipes of their MPS daemon, in case a version of the driver needs it")
 	f.text(&o.gpushareUnit, "gpushare-unit", "GPUSHARE_UNIT", unitGiB, "unit of gpushare's variables in containers with slots of device memory: GiB, or MiB as with --memory-unit=MiB of its plugin")
-	f.truth(&o.strict, "strict", "STRICT", false, "reject configurations with unknown keys instead of logging a warning")
-	f.truth(&o.writeNode, "write-node", "WRITE_NODE", true, "write labels and conditions about the GPUs to the Node")
-	f.truth(&o.dcgm, "dcgm-metrics", "DCGM_METRICS", false, "also serve metrics under the names of NVIDIA's DCGM exporter")
+	f.boolean(&o.strict, "strict", "STRICT", false, "reject configurations with unknown keys instead of logging a warning")
+	f.boolean(&o.writeNode, "write-node", "WRITE_NODE", true, "write labels and conditions about the GPUs to the Node")
+	f.boolean(&o.dcgm, "dcgm-metrics", "DCGM_METRICS", false, "also serve metrics under the names of NVIDIA's DCGM exporter")
 }
 
 // override applies flags and environment variables to a configuration. If nothing says how devices are passed to the container runtime, and it accepts

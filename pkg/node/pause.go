@@ -31,8 +31,8 @@ func (a *Agent) paused() bool {
 	return pausedBy(n) != ""
 }
 
-// waitOut waits until the driver may be opened. The GPUs are out of service from the start of the pause until the driver has been opened again.
-func (a *Agent) waitOut(ctx context.Context, tracker *health.Tracker) {
+// waitOutPause waits until the driver may be opened. The GPUs are out of service from the start of the pause until the driver has been opened again.
+func (a *Agent) waitOutPause(ctx context.Context, tracker *health.Tracker) {
 	n, next := a.nodes.latest()
 	why := pausedBy(n)
 	if why == "" {

@@ -35,19 +35,20 @@ type report struct {
 	// write receives a value when the Node must be written.
 	write chan struct{}
 
-	mu         sync.Mutex
-	driver     gpu.Driver
+	mu     sync.Mutex
+	driver gpu.Driver
+	// By resource: how long the last registration took, why the agent stands back or "", and the numbers of healthy and unhealthy devices.
 	registered map[string]time.Duration
 	aside      map[string]string
 	listed     map[string][2]int
-	applied    map[bool]int
-	reload     time.Duration
-	allocated  map[bool]int
-	slowest    time.Duration
-	labels     map[string]string
-	conditions map[string]health.Condition
-	// away replaces the hardware condition while no GPU can be used. Otherwise it is nil.
-	away *health.Condition
+	// applied and allocated count configurations and allocations by whether they succeeded.
+	applied, allocated map[bool]int
+	// applyTook is how long the last configuration took, and maxAllocation the most that an allocation has.
+	applyTook, maxAllocation time.Duration
+	labels                   map[string]string
+	conditions               map[string]health.Condition
+	// driverGone replaces the hardware condition while no GPU can be used. Otherwise it is nil.
+	driverGone *health.Condition
 	// noGPUs, refusal and inForce determine the sharing condition.
 	noGPUs, refusal string
 	// refusalReason is the condition's reason for refusal. daemonsDown is why GPUs of the configuration in force have no MPS daemon.
@@ -128,22 +129,22 @@ func (r *report) observe(e gpu.Event) { r.exporter.Observe(e) }
 
 func (r *report) hooks(ctx context.Context) plugin.Hooks {
 	return plugin.Hooks{
-		Registered: func(resource string, took time.Duration) { r.with(func() { r.registered[resource] = took }) },
+		Registered: func(resource string, took time.Duration) { r.locked(func() { r.registered[resource] = took }) },
 		StoodBack:  func(resource, why string) { r.stoodBack(ctx, resource, why) },
 		Others:     func(why string) { r.agent.othersServe(ctx, why) },
 		Listed: func(resource string, healthy, unhealthy int) {
-			r.with(func() { r.listed[resource] = [2]int{healthy, unhealthy} })
+			r.locked(func() { r.listed[resource] = [2]int{healthy, unhealthy} })
 		},
 		Applied: func(took time.Duration, err error) {
-			r.with(func() {
+			r.locked(func() {
 				r.applied[err == nil]++
-				r.reload = took
+				r.applyTook = took
 			})
 		},
 		Allocated: func(_ string, _ []string, took time.Duration, err error) {
-			r.with(func() {
+			r.locked(func() {
 				r.allocated[err == nil]++
-				r.slowest = max(r.slowest, took)
+				r.maxAllocation = max(r.maxAllocation, took)
 			})
 		},
 	}
@@ -152,7 +153,7 @@ func (r *report) hooks(ctx context.Context) plugin.Hooks {
 // stoodBack records that someone else serves a resource, or that this has ended if why is "".
 func (r *report) stoodBack(ctx context.Context, resource, why string) {
 	nvidias := false
-	r.with(func() {
+	r.locked(func() {
 		r.aside[resource] = why
 		delete(r.registered, resource)
 		nvidias = r.nvidia.promised
@@ -166,7 +167,7 @@ func (r *report) stoodBack(ctx context.Context, resource, why string) {
 	r.sharingCondition()
 }
 
-func (r *report) with(f func()) {
+func (r *report) locked(f func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	f()
@@ -221,12 +222,12 @@ func (r *report) more(t *metrics.Text) {
 	t.Sample(float64(r.applied[true]), "result", "applied")
 	t.Sample(float64(r.applied[false]), "result", "refused")
 	t.Family("karve_node_configuration_seconds", metrics.Gauge, "How long the last configuration took to be in force.")
-	t.Sample(r.reload.Seconds())
+	t.Sample(r.applyTook.Seconds())
 	t.Family("karve_node_allocations_total", metrics.Counter, "Containers that were given devices, or refused.")
 	t.Sample(float64(r.allocated[true]), "result", "granted")
 	t.Sample(float64(r.allocated[false]), "result", "refused")
 	t.Family("karve_node_allocation_seconds_max", metrics.Gauge, "The longest that a container had to wait for its devices.")
-	t.Sample(r.slowest.Seconds())
+	t.Sample(r.maxAllocation.Seconds())
 }
 
 // writeBuild writes the version of the program.
@@ -239,7 +240,7 @@ func writeBuild(t *metrics.Text) {
 // opened, refused, sharing and condition update what is written to the Node.
 
 func (r *report) opened(d gpu.Driver, devices []gpu.Device, err error) {
-	r.with(func() {
+	r.locked(func() {
 		r.driver, r.noGPUs = d, ""
 		if err != nil {
 			r.noGPUs = err.Error()
@@ -260,7 +261,7 @@ func (r *report) refused(ctx context.Context, err error) bool {
 	if err != nil {
 		now = strings.ReplaceAll(err.Error(), "\n", "; ")
 	}
-	r.with(func() { before, r.refusal, r.refusalReason, inForce = r.refusal, now, reason, r.inForce })
+	r.locked(func() { before, r.refusal, r.refusalReason, inForce = r.refusal, now, reason, r.inForce })
 	switch {
 	case now != "" && now != before:
 		message := "The configuration is kept out: " + now
@@ -281,7 +282,7 @@ func (r *report) mpsDown(why string) { r.notSharing(&r.daemonsDown, why) }
 // notSharing records why GPUs are not shared as configured, and writes to the Node if that has changed. why is "" if they are.
 func (r *report) notSharing(problem *string, why string) {
 	same := false
-	r.with(func() {
+	r.locked(func() {
 		same = *problem == why
 		*problem = why
 	})
@@ -298,7 +299,7 @@ func (r *report) sharing(c sharing.Config, devices []gpu.Device) {
 	settings, _ := c.Settings()
 	s.MIGStrategy = settings.MIGStrategy
 	machine := machineOf(sysfs, settings.MachineTypeFile)
-	r.with(func() {
+	r.locked(func() {
 		r.labels, r.inForce = stamped(labels.For(devices, r.driver, s, machine), r.labels, settings.Timestamp, time.Now()), true
 		maps.DeleteFunc(r.aside, func(name, _ string) bool {
 			return !slices.ContainsFunc(resources, func(r sharing.Resource) bool { return r.Name == name })
@@ -329,7 +330,7 @@ func stamped(next, before map[string]string, wanted bool, now time.Time) map[str
 // sharingCondition sets the sharing condition to the most serious problem.
 func (r *report) sharingCondition() {
 	var c health.Condition
-	r.with(func() {
+	r.locked(func() {
 		if c = r.unshared(); c.Reason == "" && r.inForce {
 			c = r.shared()
 		}
@@ -349,8 +350,8 @@ func (r *report) unshared() health.Condition {
 		}
 	}
 	switch {
-	case r.away != nil && r.away.Reason == nodecontract.ReasonPaused:
-		return health.Condition{Reason: r.away.Reason, Message: r.away.Message}
+	case r.driverGone != nil && r.driverGone.Reason == nodecontract.ReasonPaused:
+		return health.Condition{Reason: r.driverGone.Reason, Message: r.driverGone.Message}
 	case r.noGPUs != "":
 		return health.Condition{Reason: nodecontract.ReasonNone, Message: r.noGPUs}
 	case r.refusal != "" && r.inForce:
@@ -382,7 +383,7 @@ func (r *report) shared() health.Condition {
 
 // driverAway sets the hardware condition to report while no GPU can be used. The caller passes nil once GPUs can be used.
 func (r *report) driverAway(away *health.Condition) {
-	r.with(func() { r.away = away })
+	r.locked(func() { r.driverGone = away })
 	r.sharingCondition()
 	notify(r.write)
 }
@@ -393,7 +394,7 @@ const maxCondition = 4 << 10
 func (r *report) condition(c health.Condition) {
 	c.Message = plain.Shorten(c.Message, maxCondition)
 	same := false
-	r.with(func() {
+	r.locked(func() {
 		same = r.conditions[c.Type] == c
 		r.conditions[c.Type] = c
 	})

@@ -129,7 +129,7 @@ func (a *Agent) takeResets(ctx context.Context, tracker *health.Tracker) bool {
 			}
 			a.report.observe(event)
 			marked := tracker.Marked(event.UUID)
-			a.changed(ctx, tracker)(tracker.Observe(event, now))
+			a.reportChanges(ctx, tracker)(tracker.Observe(event, now))
 			if marked {
 				tracker.MarkReset(event.UUID)
 			}

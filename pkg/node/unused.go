@@ -29,9 +29,9 @@ type useWatch struct {
 	holders plugin.PodResources
 	pods    metrics.PodSource // It is nil if processes cannot be assigned to pods.
 	every   time.Duration
-	// said is the last written report of holders. slots is the last written report of slots in use.
-	said  nodecontract.HoldersReport
-	slots string
+	// written is the last written report of holders. writtenSlots is that of slots in use.
+	written      nodecontract.HoldersReport
+	writtenSlots string
 	// exceeding finds the pods that use more memory than their slots have, if enforcement requires it.
 	exceeding   usage.Exceeding
 	enforcement atomic.Value
@@ -60,7 +60,7 @@ func (a *Agent) watchUse(ctx context.Context) {
 	report, err := nodecontract.ParseUnused(n.Metadata.Annotations[nodecontract.UnusedSinceAnnotation])
 	if err != nil {
 		log.Info("What an earlier agent said of unused replicas is not understood, and taken away", "error", err.Error())
-		err = a.sayUnused(ctx, report)
+		err = a.writeUnused(ctx, report)
 	}
 	if err != nil {
 		log.Info("The Node cannot be written", "error", err.Error())
@@ -101,12 +101,12 @@ func (a *Agent) observeUsage(ctx context.Context, tracker *usage.Tracker) error 
 	var said, written error
 	if asked == nil {
 		holds = gpusOf(holders, devices)
-		said = a.sayHolders(ctx, holdersOf(now, devices, a.shares(), holders))
+		said = a.writeHolders(ctx, holdersOf(now, devices, a.shares(), holders))
 		a.watchMemory(ctx, now, devices, holders, usages)
 	}
 	tracker.Look(now, holds, seen)
 	if report, due := tracker.Report(); due {
-		if written = a.sayUnused(ctx, report); written == nil {
+		if written = a.writeUnused(ctx, report); written == nil {
 			tracker.Written(report)
 		}
 	}
@@ -132,7 +132,7 @@ func gpusOf(holders []plugin.Holder, devices []gpu.Device) map[string][]string {
 	return out
 }
 
-func (a *Agent) sayUnused(ctx context.Context, r nodecontract.UnusedReport) error {
+func (a *Agent) writeUnused(ctx context.Context, r nodecontract.UnusedReport) error {
 	var value any // The value nil removes the annotation.
 	if text := r.String(); text != "" {
 		value = text

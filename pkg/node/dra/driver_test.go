@@ -392,6 +392,7 @@ func TestPreparingTwiceChangesNothingAndAsksNobody(t *testing.T) {
 	}
 	again("a reboot empties the runtime's folder")
 	w.start()
+	w.register()
 	w.unprepare(claim)
 	w.unprepare(claim)
 	if got := w.specs(); len(got) > 0 || len(w.driver.Claims()) > 0 || w.driver.Shares()[t4].Allocated != 0 {

@@ -100,3 +100,29 @@ func (p Policy) yields(xid int) bool {
 
 // CountsLost reports whether a GPU that no longer answers is out of service. That corresponds to XID 79.
 func (p Policy) CountsLost() bool { return p.Counts(79) }
+
+// recoveries has the class of what the driver asks for, and a phrase for it. RecoveryIMEXDomain concerns memory that machines share over NVLink, which no
+// shared GPU uses.
+var recoveries = map[gpu.Recovery]struct {
+	class  Class
+	phrase string
+}{
+	gpu.RecoveryReset:         {ClassReset, "must be reset"},
+	gpu.RecoveryRebootNode:    {ClassReplace, "needs a reboot of the machine"},
+	gpu.RecoveryDrainP2P:      {ClassDrain, "must be drained of work that spans GPUs"},
+	gpu.RecoveryDrainAndReset: {ClassReset, "must be drained and reset"},
+	gpu.RecoveryIMEXDomain:    {ClassInformation, "needs its IMEX domain recovered"},
+	gpu.RecoveryResetBus:      {ClassReplace, "needs a reset of its PCIe bus"},
+	gpu.RecoveryRebootSystem:  {ClassReplace, "needs a reboot of the system"},
+}
+
+// recoveryClass returns the class of what the driver asks for. It is ClassInformation if the GPU can stay in service.
+func recoveryClass(r gpu.Recovery) Class {
+	if known, ok := recoveries[r]; ok {
+		return known.class
+	}
+	if r > gpu.RecoveryNone {
+		return ClassUnknown
+	}
+	return ClassInformation
+}

@@ -13,32 +13,6 @@ import (
 // ReasonAsked is the reason of an event: the driver asks for something that does not concern the pods of the GPU.
 const ReasonAsked = "GPURecoveryAsked"
 
-// recoveries has the class of what the driver asks for, and a phrase for it. RecoveryIMEXDomain concerns memory that machines share over NVLink, which no
-// shared GPU uses.
-var recoveries = map[gpu.Recovery]struct {
-	class  Class
-	phrase string
-}{
-	gpu.RecoveryReset:         {ClassReset, "must be reset"},
-	gpu.RecoveryRebootNode:    {ClassReplace, "needs a reboot of the machine"},
-	gpu.RecoveryDrainP2P:      {ClassDrain, "must be drained of work that spans GPUs"},
-	gpu.RecoveryDrainAndReset: {ClassReset, "must be drained and reset"},
-	gpu.RecoveryIMEXDomain:    {ClassInformation, "needs its IMEX domain recovered"},
-	gpu.RecoveryResetBus:      {ClassReplace, "needs a reset of its PCIe bus"},
-	gpu.RecoveryRebootSystem:  {ClassReplace, "needs a reboot of the system"},
-}
-
-// recoveryClass returns the class of what the driver asks for. It is ClassInformation if the GPU can stay in service.
-func recoveryClass(r gpu.Recovery) Class {
-	if known, ok := recoveries[r]; ok {
-		return known.class
-	}
-	if r > gpu.RecoveryNone {
-		return ClassUnknown
-	}
-	return ClassInformation
-}
-
 func describeRecovery(r gpu.Recovery) string {
 	if known, ok := recoveries[r]; ok {
 		return known.phrase + " according to the driver"

@@ -202,8 +202,8 @@ func typicalGPU(devices []gpu.Device) gpu.Device {
 	})
 }
 
-// longest is the largest length of a label value.
-const longest = 63
+// maxValue is the largest length of a label value.
+const maxValue = 63
 
 // productName returns the product with dashes instead of spaces. If it is too long, it is shortened before the suffix.
 func productName(product, suffix string) string {
@@ -217,8 +217,8 @@ func productName(product, suffix string) string {
 	if name == "" {
 		return ""
 	}
-	if most := longest - len(suffix); len(name) > most {
-		name = strings.TrimRight(name[:most], "-_.")
+	if room := maxValue - len(suffix); len(name) > room {
+		name = strings.TrimRight(name[:room], "-_.")
 	}
 	return name + suffix
 }
@@ -226,7 +226,7 @@ func productName(product, suffix string) string {
 // labelValue converts a string to a valid label value: letters, digits, '-', '_' and '.', with a letter or digit at both ends, and at most 63 characters.
 func labelValue(value string) string {
 	value = strings.TrimLeft(strings.Map(labelRune, value), "-_.")
-	return strings.TrimRight(value[:min(len(value), longest)], "-_.")
+	return strings.TrimRight(value[:min(len(value), maxValue)], "-_.")
 }
 
 // labelRune drops characters that a label value cannot have.

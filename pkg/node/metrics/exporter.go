@@ -67,9 +67,9 @@ type Config struct {
 type Exporter struct {
 	config Config
 
-	mu   sync.Mutex
-	xids map[xidKey]uint64
-	last map[string]int
+	mu      sync.Mutex
+	xids    map[xidKey]uint64
+	lastXID map[string]int
 	// asked is what the driver asks for, by GPU.
 	asked map[string]gpu.Recovery
 	// under is the reading in progress, or nil if there is none. Concurrent scrapes share it.
@@ -98,7 +98,7 @@ type xidKey struct {
 // New returns an exporter.
 func New(c Config) *Exporter {
 	c.Proc = cmp.Or(c.Proc, "/proc")
-	return &Exporter{config: c, xids: map[xidKey]uint64{}, last: map[string]int{}, asked: map[string]gpu.Recovery{}}
+	return &Exporter{config: c, xids: map[xidKey]uint64{}, lastXID: map[string]int{}, asked: map[string]gpu.Recovery{}}
 }
 
 // Observe counts the XID of an event.
@@ -109,7 +109,7 @@ func (x *Exporter) Observe(e gpu.Event) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.xids[xidKey{e.UUID, e.XID}]++
-	x.last[e.UUID] = e.XID
+	x.lastXID[e.UUID] = e.XID
 }
 
 // Asked sets what the driver asks for so that a GPU works again.
@@ -227,7 +227,7 @@ func (x *Exporter) read() ([]reading, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for i := range out {
-		out[i].lastXID = x.last[out[i].UUID]
+		out[i].lastXID = x.lastXID[out[i].UUID]
 	}
 	return out, nil
 }

@@ -2,7 +2,6 @@ package nvml
 
 import (
 	"errors"
-	"maps"
 	"slices"
 	"time"
 
@@ -55,15 +54,6 @@ func (l *Library) unregister() {
 		_ = l.events.Free()
 		l.events = nil
 	}
-}
-
-// alive returns the GPUs that are not lost, by UUID.
-func (l *Library) alive() map[string]known {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	alive := maps.Clone(l.known)
-	maps.DeleteFunc(alive, func(uuid string, _ known) bool { return l.lost[uuid] })
-	return alive
 }
 
 // Wait implements gpu.Library.

@@ -12,13 +12,13 @@ import (
 
 // instances reads the MIG instances of a GPU. Those to which the process has no access are not listed.
 func (l *Library) instances(i int, handle nvml.Device) ([]gpu.Instance, map[string]nvml.Device, error) {
-	most, code := handle.GetMaxMigDeviceCount()
+	maxInstances, code := handle.GetMaxMigDeviceCount()
 	if err := callError(code, "counting the MIG instances of GPU %d", i); err != nil {
 		return nil, nil, err
 	}
 	var all []gpu.Instance
 	handles := map[string]nvml.Device{}
-	for at := range most {
+	for at := range maxInstances {
 		instance, code := handle.GetMigDeviceHandleByIndex(at)
 		if code == nvml.ERROR_NOT_FOUND || code == nvml.ERROR_NO_PERMISSION {
 			continue

@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"k8s.io/utils/clock"
@@ -378,3 +380,39 @@ func (l *Library) markLostLocked(uuid string) {
 }
 
 func mib(bytes uint64) int64 { return int64(bytes >> 20) }
+
+// Options configure a Library.
+type Options struct {
+	// Library is the path of libnvidia-ml.so.1. If it is empty, the library is searched for below DriverRoot, and if that is empty, where the dynamic
+	// loader searches, including LD_LIBRARY_PATH.
+	Library string
+	// DriverRoot is the directory with the root file system of the host that has the driver, for example "/driver-root".
+	DriverRoot string
+	// Sysfs is the path of sysfs. It defaults to "/sys".
+	Sysfs string
+	// Dev is the directory of the device files. It defaults to "/dev".
+	Dev string
+	// Clock defaults to the system clock.
+	Clock clock.PassiveClock
+	// Skipped is called with the errors of GPUs that cannot be used. It may be nil.
+	Skipped func(error)
+}
+
+// linkFunctions are the NVML functions for reading links.
+var linkFunctions = []string{"nvmlDeviceGetTopologyCommonAncestor", "nvmlDeviceGetNvLinkState", "nvmlDeviceGetNvLinkRemotePciInfo_v2"}
+
+// shares are the processes' shares of a GPU's time in the last samples.
+type shares struct {
+	at      time.Time
+	until   uint64 // the time of the latest sample, on NVML's clock
+	percent map[int]int
+}
+
+// alive returns the GPUs that are not lost, by UUID.
+func (l *Library) alive() map[string]known {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	alive := maps.Clone(l.known)
+	maps.DeleteFunc(alive, func(uuid string, _ known) bool { return l.lost[uuid] })
+	return alive
+}

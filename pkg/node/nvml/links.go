@@ -10,9 +10,6 @@ import (
 	"karve.sh/karve/pkg/node/gpu"
 )
 
-// linkFunctions are the NVML functions for reading links.
-var linkFunctions = []string{"nvmlDeviceGetTopologyCommonAncestor", "nvmlDeviceGetNvLinkState", "nvmlDeviceGetNvLinkRemotePciInfo_v2"}
-
 // Links implements gpu.Library. A GPU that does not report its links has no NVLinks.
 func (l *Library) Links() ([]gpu.Link, error) {
 	l.open.RLock()

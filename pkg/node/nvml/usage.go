@@ -11,13 +11,6 @@ import (
 	"karve.sh/karve/pkg/node/gpu"
 )
 
-// shares are the processes' shares of a GPU's time in the last samples.
-type shares struct {
-	at      time.Time
-	until   uint64 // the time of the latest sample, on NVML's clock
-	percent map[int]int
-}
-
 // sharesFor is how long shares are reused. NVML returns each sample only once, so two callers within a short time would each get a part of the samples.
 // NVML takes samples about once a second.
 const sharesFor = time.Second

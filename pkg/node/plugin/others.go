@@ -21,8 +21,8 @@ type others struct {
 	// claimed is the argument of the last Claim, and found is the result on which the last checks agreed. why is the one that applies, or "" if no one
 	// else serves the GPUs.
 	claimed, found, why string
-	// once is the result of the last check.
-	once string
+	// latest is the result of the last check.
+	latest string
 	// reported is what was reported for each resource.
 	reported map[string]string
 }
@@ -35,7 +35,7 @@ func (m *Manager) Claim(ctx context.Context, why string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.others.claimed = why
-	m.settle(ctx)
+	m.standBackOrServe(ctx)
 }
 
 // checkOthers checks for others, and stops or resumes serving. While resources are served, two checks must agree, because the kubelet still knows a
@@ -61,16 +61,16 @@ func (m *Manager) checkOthers(ctx context.Context) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	same := (found == "") == (m.others.once == "")
-	m.others.once = found
+	same := (found == "") == (m.others.latest == "")
+	m.others.latest = found
 	if same || idle && !aside {
 		m.others.found = found
 	}
-	m.settle(ctx)
+	m.standBackOrServe(ctx)
 }
 
-// settle applies the result of the checks for others, and reports changes. m.mu is held.
-func (m *Manager) settle(ctx context.Context) {
+// standBackOrServe applies the result of the checks for others, and reports changes. m.mu is held.
+func (m *Manager) standBackOrServe(ctx context.Context) {
 	why := cmp.Or(m.others.claimed, m.others.found)
 	changed := (why == "") != (m.others.why == "")
 	m.others.why = why

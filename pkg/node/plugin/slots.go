@@ -157,8 +157,8 @@ func (m *Manager) slotFor(resource string, ids []string) (mib int64, err error) 
 			used += size
 		}
 	}
-	if most := m.targets[at].slots.capacityMiB; used > most {
-		return 0, fmt.Errorf("the slot %s was withdrawn: with it, pods would hold slots of %d MiB of GPU %s, which has %d for them", ids[0], used, uuid, most)
+	if capacity := m.targets[at].slots.capacityMiB; used > capacity {
+		return 0, fmt.Errorf("the slot %s was withdrawn: with it, pods would hold slots of %d MiB of GPU %s, which has %d for them", ids[0], used, uuid, capacity)
 	}
 	return mib, nil
 }

@@ -94,8 +94,8 @@ func (c Config) pick(by *strategy, units []unit) ([]*Entry, error) {
 	for i := range part.Resources {
 		e := &part.Resources[i]
 		path := fmt.Sprintf("sharing.%s.resources[%d]", by.key, i)
-		if e.Replicas < 2 || e.Replicas > by.most {
-			return nil, fmt.Errorf("%s.replicas: is %d, and must be from 2 to %d", path, e.Replicas, by.most)
+		if e.Replicas < 2 || e.Replicas > by.maxReplicas {
+			return nil, fmt.Errorf("%s.replicas: is %d, and must be from 2 to %d", path, e.Replicas, by.maxReplicas)
 		}
 		of, err := e.of(units)
 		if err != nil {

@@ -20,8 +20,8 @@ type strategy struct {
 	emptyIsAbsent bool
 	// refuseAboveOne reports whether containers may request only one replica if failRequestsGreaterThanOne is not set.
 	refuseAboveOne bool
-	// most is the largest number of replicas of a GPU.
-	most int
+	// maxReplicas is the largest number of replicas of a GPU.
+	maxReplicas int
 	// cannot returns why a GPU cannot be shared with the strategy, or nil if it can. It may be nil.
 	cannot func(gpu.Device) error
 }
@@ -55,10 +55,10 @@ func (c Config) Label() labels.Strategy {
 // timeSlicing lets the pods on a GPU take turns, which the driver does without configuration. A replica is only a name, and the pods share the memory
 // without limits.
 var timeSlicing = strategy{
-	key:   "timeSlicing",
-	label: labels.TimeSlicing,
-	part:  func(s *Sharing) **Replicated { return &s.TimeSlicing },
-	most:  MaxReplicas,
+	key:         "timeSlicing",
+	label:       labels.TimeSlicing,
+	part:        func(s *Sharing) **Replicated { return &s.TimeSlicing },
+	maxReplicas: MaxReplicas,
 }
 
 // mpsSharing lets the pods on a GPU run at the same time. A daemon limits the memory and the threads of each process.
@@ -68,7 +68,7 @@ var mpsSharing = strategy{
 	part:           func(s *Sharing) **Replicated { return &s.MPS },
 	emptyIsAbsent:  true,
 	refuseAboveOne: true,
-	most:           nodecontract.MaxMPSReplicas,
+	maxReplicas:    nodecontract.MaxMPSReplicas,
 	cannot: func(d gpu.Device) error {
 		switch {
 		case d.MIG:
