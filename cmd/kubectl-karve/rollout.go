@@ -202,7 +202,7 @@ func rolloutTable(all []rollout.Overview, now time.Time, wide bool) table.Table 
 		if o.Paused {
 			promotion = string(v1alpha1.PromotionPaused)
 		}
-		if o.Problem != "" {
+		if o.Fault != "" {
 			problem = "yes"
 		}
 		row := []string{
@@ -230,8 +230,8 @@ func rolloutText(o *rollout.Overview, now time.Time) string {
 	if o.WaitsFor != "" {
 		more.Add("Now", o.WaitsFor)
 	}
-	if o.Problem != "" {
-		more.Add("Problem", o.Problem)
+	if o.Fault != "" {
+		more.Add("Problem", o.Fault)
 	}
 	for _, d := range o.Distrusted {
 		more.Add("Distrusted", fmt.Sprintf("%s since %s: %s", d.Release, d.Since.UTC().Format(time.RFC3339), d.Message))

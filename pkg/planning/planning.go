@@ -55,7 +55,7 @@ type Planner struct {
 	// planning is locked while a plan is made, so that a controller that asks for an equal plan meanwhile gets that one. It guards the fields below.
 	planning      sync.Mutex
 	podPlans      answers[podQuestion, planner.Plan]
-	headroomPlans answers[headroom.Demand, checked.HeadroomPlan]
+	headroomPlans answers[headroom.Input, checked.HeadroomPlan]
 	// aside has the classes that were left out of the latest plan for each purpose, by the names of their first pods.
 	aside map[string]sets.Set[string]
 }

@@ -56,12 +56,12 @@ func (p *Planner) headroom(ctx context.Context, after *checked.Plan) checked.Hea
 	p.planning.Lock()
 	defer p.planning.Unlock()
 	started := p.Clock.Now()
-	demand := headroom.DemandOf(&after.View, after.Plan)
+	input := headroom.InputOf(&after.View, after.Plan)
 	with, cut := p.search(ctx, started, 1)
-	known := p.headroomPlans.to(demand, started)
+	known := p.headroomPlans.to(input, started)
 	if known == nil {
-		made := checked.MakeHeadroom(demand, with)
-		p.headroomPlans.keep(demand, made, started, cut.Load())
+		made := checked.MakeHeadroom(input, with)
+		p.headroomPlans.keep(input, made, started, cut.Load())
 		known = &made
 	}
 	kept := checked.HeadroomAfter(after, *known, with)
@@ -72,17 +72,17 @@ func (p *Planner) headroom(ctx context.Context, after *checked.Plan) checked.Hea
 // search returns a search that ends when the time budget is used up, multiplied by patience, and whether that happened. Only the first plan gets the whole
 // budget: further plans are rare and follow a bug.
 func (p *Planner) search(ctx context.Context, started time.Time, patience int64) (with checked.Search, cut *atomic.Bool) {
-	plans, attempts, whole := 0, 0, p.Budget*time.Duration(patience)
+	plans, tried, whole := 0, 0, p.Budget*time.Duration(patience)
 	var checking atomic.Bool
-	with.EndsInTime = func(attempt func()) bool {
-		attempts++
+	with.EndsInTime = func(plan func()) bool {
+		tried++
 		checking.Store(false)
 		return p.Watchdog.Attempt(ctx, func() watchdog.Step {
 			if checking.Load() {
 				return watchdog.Check
 			}
 			return watchdog.Plan
-		}, attempts == 1, attempt)
+		}, tried == 1, plan)
 	}
 	with.Built = func() { checking.Store(true) }
 	cut = &atomic.Bool{}

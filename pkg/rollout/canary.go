@@ -90,17 +90,17 @@ func (d *decision) test() {
 	case seen.Check == CheckUnstartable:
 		d.inconclusive("the GPU check cannot be started, see spec.check: " + seen.CheckMessage)
 	case seen.Check == CheckFailed:
-		d.rejectCandidate(Problem{"CheckFailed", fmt.Sprintf("the GPU check on node %s failed: %s", seen.Node, seen.CheckMessage)})
+		d.rejectCandidate(Fault{"CheckFailed", fmt.Sprintf("the GPU check on node %s failed: %s", seen.Node, seen.CheckMessage)})
 	case now.Before(limit):
 		d.result.Check = exposes
 		d.note = fmt.Sprintf("waiting until %s for %s", timestamp(limit), d.awaited(exposes))
 		d.by(limit)
 	case seen.Node == "":
-		d.rejectCandidate(Problem{"NodeNotJoined", fmt.Sprintf("the canary node did not join the cluster within %s", d.canary)})
+		d.rejectCandidate(Fault{"NodeNotJoined", fmt.Sprintf("the canary node did not join the cluster within %s", d.canary)})
 	case !exposes:
-		d.rejectCandidate(Problem{"ReplicasMissing", fmt.Sprintf("node %s exposes %d of %d %s after %s", seen.Node, seen.Exposed, seen.Promised, seen.Resource, d.canary)})
+		d.rejectCandidate(Fault{"ReplicasMissing", fmt.Sprintf("node %s exposes %d of %d %s after %s", seen.Node, seen.Exposed, seen.Promised, seen.Resource, d.canary)})
 	default:
-		d.rejectCandidate(Problem{"CheckTimedOut", fmt.Sprintf("the GPU check on node %s has not passed after %s: %s", seen.Node, d.canary, seen.CheckMessage)})
+		d.rejectCandidate(Fault{"CheckTimedOut", fmt.Sprintf("the GPU check on node %s has not passed after %s: %s", seen.Node, d.canary, seen.CheckMessage)})
 	}
 }
 
@@ -130,7 +130,7 @@ func (d *decision) soakOn() {
 		d.note = fmt.Sprintf("node %s is not well, waiting until %s: %s", seen.Node, timestamp(limit), unwell)
 		d.by(limit)
 		if !now.Before(limit) {
-			d.rejectCandidate(Problem{"CanaryUnwell", fmt.Sprintf("node %s was unhealthy for %s during its test: %s", canary.Node, unwellLimit, unwell)})
+			d.rejectCandidate(Fault{"CanaryUnwell", fmt.Sprintf("node %s was unhealthy for %s during its test: %s", canary.Node, unwellLimit, unwell)})
 		}
 		return
 	}
@@ -150,7 +150,7 @@ func (d *decision) soakOn() {
 }
 
 // rejectCandidate rejects the candidate. If other machines of the pool also fail, the canary is inconclusive instead.
-func (d *decision) rejectCandidate(why Problem) {
+func (d *decision) rejectCandidate(why Fault) {
 	if d.seen.Canary.PoolUnwell != "" {
 		d.inconclusive(why.Message + ", and " + d.seen.Canary.PoolUnwell)
 		return

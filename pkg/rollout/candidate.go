@@ -31,21 +31,21 @@ const (
 func (d *decision) target() *v1alpha1.GPUImage {
 	wanted := d.seen.Wanted
 	if wanted == nil {
-		d.problem = d.seen.WantedProblem
+		d.fault = d.seen.WantedFault
 		return nil
 	}
 	if wanted.Same(d.status.Current) {
 		return wanted
 	}
 	if id := d.missing(wanted); id != "" {
-		d.problem = &Problem{"ImageNotFound", fmt.Sprintf("%s cannot be used: its image %s does not exist any more; name another in spec.image", wanted.Release, id)}
+		d.fault = &Fault{"ImageNotFound", fmt.Sprintf("%s cannot be used: its image %s does not exist any more; name another in spec.image", wanted.Release, id)}
 		return nil
 	}
 	if !d.newest() {
 		d.trustAgain(wanted)
 	}
 	if why := d.distrusted(wanted); why != nil {
-		d.problem = &Problem{"ImageDistrusted", fmt.Sprintf("%s is not used: %s", wanted.Release, why.Message)}
+		d.fault = &Fault{"ImageDistrusted", fmt.Sprintf("%s is not used: %s", wanted.Release, why.Message)}
 		return nil
 	}
 	if d.newest() && d.lost == nil && older(wanted, d.status.Current) {
@@ -54,7 +54,7 @@ func (d *decision) target() *v1alpha1.GPUImage {
 	}
 	for _, architecture := range d.seen.Architectures {
 		if !slices.ContainsFunc(wanted.Images, func(i v1alpha1.ArchitectureImage) bool { return i.Architecture == architecture }) {
-			d.problem = &Problem{"ArchitectureMissing", fmt.Sprintf("%s has no image for %s, which NodePools of %s can launch: restrict them with a requirement for kubernetes.io/arch, or name another image in spec.image",
+			d.fault = &Fault{"ArchitectureMissing", fmt.Sprintf("%s has no image for %s, which NodePools of %s can launch: restrict them with a requirement for kubernetes.io/arch, or name another image in spec.image",
 				wanted.Release, architecture, d.className())}
 			return nil
 		}
@@ -120,10 +120,10 @@ func (d *decision) try() {
 	}
 }
 
-// complain reports a problem if several canaries in a row were inconclusive.
+// complain reports a fault if several canaries in a row were inconclusive.
 func (d *decision) complain() {
 	if c := d.status.Candidate; c != nil && c.Attempts > 1 {
-		d.problem = &Problem{"CanaryInconclusive", fmt.Sprintf("%d canary nodes told nothing about %s: %s", c.Attempts, c.Image.Release, c.Message)}
+		d.fault = &Fault{"CanaryInconclusive", fmt.Sprintf("%d canary nodes told nothing about %s: %s", c.Attempts, c.Image.Release, c.Message)}
 	}
 }
 
@@ -158,7 +158,7 @@ func (d *decision) begin(image *v1alpha1.ArchitectureImage) {
 		d.note = fmt.Sprintf("trying %s again at %s: %s", c.Image.Release, timestamp(c.NotBefore.Time), c.Message)
 		d.by(c.NotBefore.Time)
 	case none:
-		d.note, d.problem = fmt.Sprintf("%s cannot be tried: %s", c.Image.Release, noPlace.Message), &noPlace
+		d.note, d.fault = fmt.Sprintf("%s cannot be tried: %s", c.Image.Release, noPlace.Message), &noPlace
 	default:
 		d.status.Canary = &v1alpha1.CanaryNode{
 			Name: canaryName(d.rollout, image.ID, c.Attempts), Image: image.ID, Architecture: image.Architecture, Started: metav1.NewTime(now),

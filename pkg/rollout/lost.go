@@ -20,7 +20,7 @@ func (d *decision) missing(image *v1alpha1.GPUImage) string {
 // markImageMissing records that the pinned image no longer exists. Karpenter cannot launch machines with the node class then.
 func (d *decision) markImageMissing() {
 	if id := d.missing(d.status.Current); id != "" {
-		d.lost = &Problem{"ImageNotFound", fmt.Sprintf("%s is pinned to %s, whose image %s does not exist any more, so nothing can be launched with it",
+		d.lost = &Fault{"ImageNotFound", fmt.Sprintf("%s is pinned to %s, whose image %s does not exist any more, so nothing can be launched with it",
 			d.className(), d.status.Current.Release, id)}
 	}
 }
@@ -50,10 +50,10 @@ func (d *decision) recover() bool {
 	return false
 }
 
-// withLost returns a problem that begins with why the pinned image is lost. If p is nil, it contains nothing else.
-func (d *decision) withLost(p *Problem) *Problem {
+// withLost returns a fault that begins with why the pinned image is lost. If p is nil, it contains nothing else.
+func (d *decision) withLost(p *Fault) *Fault {
 	if d.lost == nil || p == nil || p == d.lost || p.Message == d.lost.Message {
 		return d.lost
 	}
-	return &Problem{d.lost.Reason, d.lost.Message + ". " + p.Message}
+	return &Fault{d.lost.Reason, d.lost.Message + ". " + p.Message}
 }

@@ -46,12 +46,12 @@ type decision struct {
 	soak, canary time.Duration
 	// refused is why the node class is not changed.
 	refused *Blocked
-	// problem is what prevents new images, for the condition Degraded.
-	problem *Problem
+	// fault is what prevents new images, for the condition Degraded.
+	fault *Fault
 	// unready is why the node class is not pinned as desired.
-	unready *Problem
+	unready *Fault
 	// lost is set if the pinned image no longer exists, so that nothing can be launched with it.
-	lost *Problem
+	lost *Fault
 	// note is the current activity or what it waits for, for the condition Progressing.
 	note string
 }
@@ -97,19 +97,19 @@ func (d *decision) blocked() *Blocked {
 	}
 	var err error
 	if d.windows, err = parseWindows(d.rollout.Spec.Windows); err != nil {
-		return &Blocked{Problem: Problem{"InvalidWindow", err.Error() + ": correct it, or remove the window"}, Spec: true}
+		return &Blocked{Fault: Fault{"InvalidWindow", err.Error() + ": correct it, or remove the window"}, Spec: true}
 	}
 	if d.soak, err = time.ParseDuration(d.rollout.Spec.Soak); err != nil {
-		return &Blocked{Problem: Problem{"InvalidSoak", "spec.soak: " + err.Error()}, Spec: true}
+		return &Blocked{Fault: Fault{"InvalidSoak", "spec.soak: " + err.Error()}, Spec: true}
 	}
 	if d.canary, err = time.ParseDuration(d.rollout.Spec.CanaryTimeout); err != nil {
-		return &Blocked{Problem: Problem{"InvalidCanaryTimeout", "spec.canaryTimeout: " + err.Error()}, Spec: true}
+		return &Blocked{Fault: Fault{"InvalidCanaryTimeout", "spec.canaryTimeout: " + err.Error()}, Spec: true}
 	}
 	return nil
 }
 
 func (d *decision) block(b *Blocked) {
-	d.problem, d.unready, d.note = &b.Problem, &b.Problem, b.Message
+	d.fault, d.unready, d.note = &b.Fault, &b.Fault, b.Message
 	d.abandon()
 	if b.Gone {
 		// A node class that is created later with the same name is a different one, and is taken over again.
@@ -136,14 +136,14 @@ func (d *decision) adoptClass() {
 	switch {
 	case d.paused():
 		d.note = "paused: " + d.className() + " is taken over once spec.promotion is Automatic"
-		d.unready = &Problem{"Paused", d.note}
+		d.unready = &Fault{"Paused", d.note}
 		return
 	case resolves == nil:
-		d.problem = d.seen.Class.ResolvesProblem
-		if d.problem == nil {
-			d.problem = &Problem{"NodeClassNotReady", d.className() + " resolves to no image yet"}
+		d.fault = d.seen.Class.ResolvesFault
+		if d.fault == nil {
+			d.fault = &Fault{"NodeClassNotReady", d.className() + " resolves to no image yet"}
 		}
-		d.unready, d.note = d.problem, d.problem.Message
+		d.unready, d.note = d.fault, d.fault.Message
 		return
 	}
 	d.status.Current, d.status.Replaced, d.status.FailedNodes = resolves.DeepCopy(), nil, nil
@@ -162,13 +162,13 @@ func (d *decision) classUnchanged() bool {
 	case d.status.Replaced != nil && slices.Equal(pin, d.status.Replaced.IDs()):
 		d.result.Pin, d.result.Again = true, often
 		d.note = "pinning " + d.className() + " to " + d.status.Current.Release
-		d.unready = &Problem{"Pinning", d.note}
+		d.unready = &Fault{"Pinning", d.note}
 		return true
 	}
-	d.problem = &Problem{"NodeClassChanged", fmt.Sprintf(
+	d.fault = &Fault{"NodeClassChanged", fmt.Sprintf(
 		"%s of %s was changed by somebody else: set it to the ids of status.current again, or remove the annotation %s from it to have it taken over as it is",
 		d.seen.Class.Field, d.className(), v1alpha1.ImageRolloutAnnotation)}
-	d.unready, d.note = d.problem, d.problem.Message
+	d.unready, d.note = d.fault, d.fault.Message
 	return false
 }
 
@@ -224,7 +224,7 @@ func (d *decision) roll() bool {
 // rollBackFailing returns to the last good image if nodes with a promoted one fail.
 func (d *decision) rollBackFailing() {
 	current := d.status.Current
-	failing := Problem{"NodesFailing", fmt.Sprintf("nodes with %s never exposed their replicas: %s", current.Release, words.Named(d.status.FailedNodes, 5))}
+	failing := Fault{"NodesFailing", fmt.Sprintf("nodes with %s never exposed their replicas: %s", current.Release, words.Named(d.status.FailedNodes, 5))}
 	good := d.lastGood()
 	switch {
 	case containsImage(d.status.Good, current):
@@ -241,7 +241,7 @@ func (d *decision) rollBackFailing() {
 		d.note = "going back to " + good.Release + ": " + failing.Message
 		d.record(true, "RollingBack", d.note)
 	}
-	d.problem = &failing
+	d.fault = &failing
 }
 
 // lastGood returns the latest image that ran well, still exists and is not the current one. It is nil if there is none.
@@ -267,14 +267,14 @@ func (d *decision) settle() {
 }
 
 // distrust records that an image failed, so that the rollout does not test it again on its own.
-func (d *decision) distrust(image *v1alpha1.GPUImage, why Problem) {
+func (d *decision) distrust(image *v1alpha1.GPUImage, why Fault) {
 	entry := v1alpha1.DistrustedImage{
 		Image: *image.DeepCopy(), Reason: why.Reason, Message: plain.Shorten(why.Message, maxMessage), Since: metav1.NewTime(d.seen.Now), Generation: d.rollout.Generation,
 	}
 	list := slices.DeleteFunc(d.status.Distrusted, func(e v1alpha1.DistrustedImage) bool { return e.Image.Same(image) })
 	d.status.Distrusted = append([]v1alpha1.DistrustedImage{entry}, list[:min(len(list), maxDistrusted-1)]...)
-	d.problem = &Problem{"ImageDistrusted", fmt.Sprintf("%s is not used: %s", image.Release, why.Message)}
-	d.record(true, "ImageDistrusted", d.problem.Message)
+	d.fault = &Fault{"ImageDistrusted", fmt.Sprintf("%s is not used: %s", image.Release, why.Message)}
+	d.record(true, "ImageDistrusted", d.fault.Message)
 }
 
 // distrusted returns why the image, or one for one of its architectures, is distrusted. It is nil if it is not.

@@ -27,9 +27,9 @@ type Overview struct {
 	// Nodes is the number of nodes. Updated is the number of those with the current image.
 	Nodes   int64 `json:"nodes"`
 	Updated int64 `json:"updated"`
-	// WaitsFor is the current activity or what it waits for. Problem is what a person has to fix. They are "" if there is nothing.
+	// WaitsFor is the current activity or what it waits for. Fault is what a person has to fix. They are "" if there is nothing.
 	WaitsFor string `json:"waitsFor,omitempty"`
-	Problem  string `json:"problem,omitempty"`
+	Fault    string `json:"problem,omitempty"`
 	// Stages are the steps of the candidate, or of the current image while its nodes are replaced. There are none if nothing is being rolled out.
 	Stages []Stage `json:"stages,omitempty"`
 	// Distrusted are the images that failed, with what was observed.
@@ -57,10 +57,10 @@ func OverviewOf(r *v1alpha1.GPUImageRollout) Overview {
 	s := &r.Status
 	o := Overview{
 		Name: r.Name, NodeClass: r.Spec.NodeClassRef.Name, Wanted: r.Spec.Image, Paused: isPaused(r), Step: s.Step,
-		Nodes: s.Nodes, Updated: s.NodesUpdated, WaitsFor: waitsFor(r), Problem: messageIf(r, v1alpha1.ConditionDegraded, metav1.ConditionTrue), Stages: stages(r),
+		Nodes: s.Nodes, Updated: s.NodesUpdated, WaitsFor: waitsFor(r), Fault: messageIf(r, v1alpha1.ConditionDegraded, metav1.ConditionTrue), Stages: stages(r),
 	}
-	if o.Problem == "" {
-		o.Problem = messageIf(r, v1alpha1.ConditionAccepted, metav1.ConditionFalse)
+	if o.Fault == "" {
+		o.Fault = messageIf(r, v1alpha1.ConditionAccepted, metav1.ConditionFalse)
 	}
 	if s.StepSince != nil {
 		o.Since = &s.StepSince.Time

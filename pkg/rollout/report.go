@@ -14,10 +14,10 @@ func (d *decision) report() {
 	}
 	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Pinned"}
 	if d.status.Replaced == nil && d.lost != nil {
-		d.problem, d.unready = d.withLost(d.problem), d.lost
+		d.fault, d.unready = d.withLost(d.fault), d.lost
 	}
 	if d.status.Replaced != nil && d.unready == nil {
-		d.unready = &Problem{"Pinning", d.className() + " is being pinned to " + d.status.Current.Release}
+		d.unready = &Fault{"Pinning", d.className() + " is being pinned to " + d.status.Current.Release}
 	}
 	if d.unready != nil {
 		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, d.unready.Reason, d.unready.Message
@@ -27,8 +27,8 @@ func (d *decision) report() {
 		progressing.Status = metav1.ConditionFalse
 	}
 	degraded := metav1.Condition{Type: v1alpha1.ConditionDegraded, Status: metav1.ConditionFalse, Reason: "AsWanted"}
-	if d.problem != nil {
-		degraded.Status, degraded.Reason, degraded.Message = metav1.ConditionTrue, d.problem.Reason, d.problem.Message
+	if d.fault != nil {
+		degraded.Status, degraded.Reason, degraded.Message = metav1.ConditionTrue, d.fault.Reason, d.fault.Message
 	}
 	for _, c := range []metav1.Condition{accepted, ready, progressing, degraded} {
 		c.ObservedGeneration, c.LastTransitionTime = d.rollout.Generation, metav1.NewTime(d.seen.Now)

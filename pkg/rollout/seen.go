@@ -17,27 +17,27 @@ type Seen struct {
 	Class   Class
 	// Architectures are those that Karve's NodePools can launch with the class, sorted: amd64, arm64.
 	Architectures []string
-	// Wanted is the image to which spec.image currently refers. It is nil, and WantedProblem is set, if the image was not found.
-	Wanted        *v1alpha1.GPUImage
-	WantedProblem *Problem
+	// Wanted is the image to which spec.image currently refers. It is nil, and WantedFault is set, if the image was not found.
+	Wanted      *v1alpha1.GPUImage
+	WantedFault *Fault
 	// Missing has the IDs of images in the status that no longer exist. It does not include an ID for which the cloud did not answer.
 	Missing []string
 	// NoPlace is why no canary can be launched, by architecture. It has no entry if one can.
-	NoPlace map[string]Problem
+	NoPlace map[string]Fault
 	Canary  Canary
 	// Leftovers reports whether objects of another canary than that of the status still exist.
 	Leftovers bool
 	Nodes     Nodes
 }
 
-// Problem is something to fix, as the reason and message of a condition.
-type Problem struct {
+// Fault is something to fix, as the reason and message of a condition.
+type Fault struct {
 	Reason, Message string
 }
 
 // Blocked is why a node class is not changed.
 type Blocked struct {
-	Problem
+	Fault
 	// Spec reports whether the GPUImageRollout itself is invalid.
 	Spec bool
 	// Gone reports whether the node class does not exist. One created later with its name is a different one.
@@ -52,9 +52,9 @@ type Class struct {
 	Field string
 	// Pin has the IDs of the images that it is pinned to, sorted. It is nil if not all terms are IDs.
 	Pin []string
-	// Resolves is the GPU image that Karpenter resolves for the architectures. It is nil, and ResolvesProblem is set, if there is none.
-	Resolves        *v1alpha1.GPUImage
-	ResolvesProblem *Problem
+	// Resolves is the GPU image that Karpenter resolves for the architectures. It is nil, and ResolvesFault is set, if there is none.
+	Resolves      *v1alpha1.GPUImage
+	ResolvesFault *Fault
 }
 
 // Canary is the state of the canary node that the status names.

@@ -205,7 +205,7 @@ func (w *simulation) see() Seen {
 		}
 	}
 	if w.gone {
-		s.Blocked = &Blocked{Gone: true, Problem: Problem{"NodeClassNotFound", "gone"}}
+		s.Blocked = &Blocked{Gone: true, Fault: Fault{"NodeClassNotFound", "gone"}}
 		return s
 	}
 	for _, image := range w.released {
@@ -215,17 +215,17 @@ func (w *simulation) see() Seen {
 	}
 	switch {
 	case w.noAWS:
-		s.WantedProblem = &Problem{"AWSThrottled", "too often"}
+		s.WantedFault = &Fault{"AWSThrottled", "too often"}
 	case w.rollout.Spec.Image == v1alpha1.ImageNewest:
 		s.Wanted = w.newest
 	default:
 		if s.Wanted = w.released[w.rollout.Spec.Image]; s.Wanted == nil {
-			s.WantedProblem = &Problem{"ImageNotFound", "no such release"}
+			s.WantedFault = &Fault{"ImageNotFound", "no such release"}
 		}
 	}
 	// Images that the status has come from there. All others come from AWS.
 	if s.Wanted != nil && !w.exists(s.Wanted) && !s.Wanted.Same(status.Current) && !containsImage(status.Good, s.Wanted) {
-		s.Wanted, s.WantedProblem = nil, &Problem{"ImageNotFound", "AWS has no such image"}
+		s.Wanted, s.WantedFault = nil, &Fault{"ImageNotFound", "AWS has no such image"}
 	}
 	if !w.noAWS {
 		known := slices.Clone(status.Good)
@@ -244,10 +244,10 @@ func (w *simulation) see() Seen {
 		}
 	}
 	if s.Class.Resolves != nil && !w.exists(s.Class.Resolves) {
-		s.Class.Resolves, s.Class.ResolvesProblem = nil, &Problem{"NodeClassNotReady", "AMISelector did not match any AMIs"}
+		s.Class.Resolves, s.Class.ResolvesFault = nil, &Fault{"NodeClassNotReady", "AMISelector did not match any AMIs"}
 	}
 	if w.noPlace {
-		s.NoPlace = map[string]Problem{"amd64": {"NoCanaryMachine", "limits"}, "arm64": {"NoCanaryMachine", "limits"}}
+		s.NoPlace = map[string]Fault{"amd64": {"NoCanaryMachine", "limits"}, "arm64": {"NoCanaryMachine", "limits"}}
 	}
 	w.seeCanary(&s)
 	return s

@@ -155,7 +155,7 @@ func TestEventsAboutManyPodsAreFew(t *testing.T) {
 
 func TestPodsOfABurstAreNotToldOfTheirNodes(t *testing.T) {
 	t.Parallel()
-	for pods, want := range map[int]int{nominatedMost: nominatedMost, nominatedMost + 1: 1} {
+	for pods, want := range map[int]int{maxNominated: maxNominated, maxNominated + 1: 1} {
 		recorder := events.NewFakeRecorder(1000)
 		c := New(Config{Recorder: recorder, Clock: testclock.NewFakePassiveClock(time.Now())})
 		cluster := snapshottest.Shared()
@@ -166,7 +166,7 @@ func TestPodsOfABurstAreNotToldOfTheirNodes(t *testing.T) {
 		for i := range cluster.Pods {
 			plan.Placements[0].Pods = append(plan.Placements[0].Pods, facts.PodName(&cluster.Pods[i]))
 		}
-		if pods > nominatedMost { // Pods without a place are always told why.
+		if pods > maxNominated { // Pods without a place are always told why.
 			plan.Unplaced = []planner.Unplaced{{Pod: facts.PodName(&cluster.Pods[0]), Refusal: planner.Refusal{Reason: planner.ReasonPoolClosed, Message: "closed"}}}
 		}
 		c.recordEvents(&view, plan, displaced{})

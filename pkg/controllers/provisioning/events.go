@@ -21,8 +21,8 @@ const (
 	eventsPerSecond = 10
 	// eventsAtOnce is how many events are recorded after a quiet period.
 	eventsAtOnce = 100
-	// nominatedMost is the largest number of pods with a place in a plan that are told of it. In a larger burst, pods wait for the API server.
-	nominatedMost = 100
+	// maxNominated is the largest number of pods with a place in a plan that are told of it. In a larger burst, pods wait for the API server.
+	maxNominated = 100
 )
 
 // report is the latest event about a pending pod.
@@ -68,7 +68,7 @@ func (c *Controller) recordEvents(view *snapshot.View, plan planner.Plan, displa
 	for _, p := range plan.Placements {
 		placed += len(p.Pods)
 	}
-	if placed > nominatedMost {
+	if placed > maxNominated {
 		return
 	}
 	for _, p := range plan.Placements {

@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// withdrawMost is the largest number of nominations that are withdrawn in one round. The client can send about as many requests in the time for which
+	// maxWithdrawn is the largest number of nominations that are withdrawn in one round. The client can send about as many requests in the time for which
 	// a plan can wait.
-	withdrawMost = 200
+	maxWithdrawn = 200
 	// withdrawFor is how long one round starts new requests.
 	withdrawFor = time.Second
 	// firstPause is how long plans must not use a nomination before it is withdrawn. It doubles, up to maxPause, each time that the same nomination is
@@ -38,7 +38,7 @@ func (c *Controller) withdraw(ctx context.Context, view *snapshot.View, plan pla
 			next = wait
 		}
 	}
-	round := due[:min(len(due), withdrawMost)]
+	round := due[:min(len(due), maxWithdrawn)]
 	done, lost := c.nominator.Write(ctx, round, withdrawFor)
 	left := len(due) - len(round)
 	for i := range round {

@@ -49,17 +49,17 @@ func nominator(objects []client.Object, write func() error) (*Controller, *clock
 
 func TestWithdrawalsBeyondLimitHappenInLaterRounds(t *testing.T) {
 	t.Parallel()
-	view, objects := withdrawn(withdrawMost + 50)
+	view, objects := withdrawn(maxWithdrawn + 50)
 	var written atomic.Int32
 	c, clk := nominator(objects, func() error { written.Add(1); return nil })
 	c.withdraw(t.Context(), &view, planner.Plan{})
 	clk.Step(firstPause)
 	for rounds := 1; ; rounds++ {
 		wait := c.withdraw(t.Context(), &view, planner.Plan{})
-		if most := int32(min(rounds*withdrawMost, withdrawMost+50)); written.Load() > most {
+		if most := int32(min(rounds*maxWithdrawn, maxWithdrawn+50)); written.Load() > most {
 			t.Fatalf("%d were written in %d rounds, want %d at most", written.Load(), rounds, most)
 		}
-		if written.Load() == withdrawMost+50 {
+		if written.Load() == maxWithdrawn+50 {
 			return
 		}
 		if wait != soon || rounds > 100 {

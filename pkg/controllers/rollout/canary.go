@@ -104,16 +104,16 @@ func unhealthy(np *karpv1.NodePool) string {
 }
 
 // noPlace returns why no canary of the candidate can be launched, by architecture.
-func (c *Controller) noPlace(r *v1alpha1.GPUImageRollout, w *world) map[string]rollout.Problem {
-	none := map[string]rollout.Problem{}
+func (c *Controller) noPlace(r *v1alpha1.GPUImageRollout, w *world) map[string]rollout.Fault {
+	none := map[string]rollout.Fault{}
 	view := snapshot.Build(w.cluster)
 	for _, architecture := range w.seen.Architectures {
 		if c.checkImage(r) == "" {
-			none[architecture] = rollout.Problem{Reason: "NoCheckImage", Message: "there is no container image to check GPUs with: set spec.check.image, or the controller's --gpu-check-image"}
+			none[architecture] = rollout.Fault{Reason: "NoCheckImage", Message: "there is no container image to check GPUs with: set spec.check.image, or the controller's --gpu-check-image"}
 			continue
 		}
 		if _, why := places(r, &view, architecture); why != "" {
-			none[architecture] = rollout.Problem{Reason: "NoCanaryMachine", Message: why}
+			none[architecture] = rollout.Fault{Reason: "NoCanaryMachine", Message: why}
 		}
 	}
 	return none

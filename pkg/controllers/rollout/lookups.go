@@ -25,7 +25,7 @@ type answer struct {
 	question string
 	missing  []string
 	image    *v1alpha1.GPUImage
-	problem  *rollout.Problem
+	fault    *rollout.Fault
 	failures int
 	until    time.Time
 }
@@ -71,7 +71,7 @@ func (c *Controller) missing(ctx context.Context, r *v1alpha1.GPUImageRollout, r
 }
 
 // wanted returns the image to which spec.image refers.
-func (c *Controller) wanted(ctx context.Context, r *v1alpha1.GPUImageRollout, family string, architectures []string) (*v1alpha1.GPUImage, *rollout.Problem) {
+func (c *Controller) wanted(ctx context.Context, r *v1alpha1.GPUImageRollout, family string, architectures []string) (*v1alpha1.GPUImage, *rollout.Fault) {
 	name := r.Spec.Image
 	if name != v1alpha1.ImageNewest {
 		// A known image needs no answer from the cloud, so a rollback to it always works.
@@ -81,25 +81,25 @@ func (c *Controller) wanted(ctx context.Context, r *v1alpha1.GPUImageRollout, fa
 	}
 	kubernetes, err := c.KubernetesVersion()
 	if err != nil {
-		return nil, &rollout.Problem{Reason: "KubernetesVersionUnknown", Message: "the API server does not tell its version: " + err.Error()}
+		return nil, &rollout.Fault{Reason: "KubernetesVersionUnknown", Message: "the API server does not tell its version: " + err.Error()}
 	}
 	question := strings.Join(append([]string{name, family, kubernetes}, architectures...), " ")
 	now, last := c.Clock.Now(), c.lookups[r.Name]
 	if last.question == question && now.Before(last.until) {
-		return last.image, last.problem
+		return last.image, last.fault
 	}
 	next := answer{question: question, until: now.Add(c.Refresh)}
 	if next.image, err = c.Images.Find(ctx, family, name, kubernetes, architectures); err != nil {
 		e := &cloud.ImageError{Reason: "ImageUnknown", Message: err.Error()}
 		errors.As(err, &e)
-		next.problem = &rollout.Problem{Reason: e.Reason, Message: e.Message}
+		next.fault = &rollout.Fault{Reason: e.Reason, Message: e.Message}
 		if last.question == question {
 			next.failures = last.failures + 1
 		}
 		next.until = now.Add(lifecycle.Backoff(firstRetry, c.Refresh, next.failures+1))
 	}
 	c.lookups[r.Name] = next
-	return next.image, next.problem
+	return next.image, next.fault
 }
 
 func knownImage(r *v1alpha1.GPUImageRollout, name string, architectures []string) *v1alpha1.GPUImage {

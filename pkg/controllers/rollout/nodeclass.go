@@ -35,15 +35,15 @@ func (c *nodeClass) String() string { return c.object.GetKind() + " " + c.object
 func referenceText(ref v1alpha1.NodeClassReference) string { return ref.Kind + " " + ref.Name }
 
 // resolves returns the image with which Karpenter launches GPU machines of each architecture.
-func (c *nodeClass) resolves(architectures []string) (*v1alpha1.GPUImage, *rollout.Problem) {
+func (c *nodeClass) resolves(architectures []string) (*v1alpha1.GPUImage, *rollout.Fault) {
 	if state := facts.NodeClassStateOf(c.object); !state.Ready {
-		return nil, &rollout.Problem{Reason: state.Reason, Message: state.Message}
+		return nil, &rollout.Fault{Reason: state.Reason, Message: state.Message}
 	}
 	image := &v1alpha1.GPUImage{}
 	for _, architecture := range architectures {
 		id, release, ok := c.images.Resolved(c.object, architecture)
 		if !ok {
-			return nil, &rollout.Problem{Reason: "NoGPUImage", Message: fmt.Sprintf(
+			return nil, &rollout.Fault{Reason: "NoGPUImage", Message: fmt.Sprintf(
 				"%s resolves to no GPU image for %s: correct %s, or restrict its NodePools with a requirement for kubernetes.io/arch", c, architecture, c.cloud.ImageField)}
 		}
 		image.Images = append(image.Images, v1alpha1.ArchitectureImage{Architecture: architecture, ID: id})
@@ -99,7 +99,7 @@ func owned(r *v1alpha1.GPUImageRollout) []metav1.OwnerReference {
 func (c *Controller) nodeClass(ctx context.Context, kind schema.GroupVersionKind, ref v1alpha1.NodeClassReference) (*nodeClass, *rollout.Blocked, error) {
 	of := clouds.OfRef(ref)
 	if kind.Empty() || of.ImageRollouts == nil {
-		return nil, &rollout.Blocked{Gone: true, Problem: rollout.Problem{
+		return nil, &rollout.Blocked{Gone: true, Fault: rollout.Fault{
 			Reason: "NodeClassKindUnknown", Message: fmt.Sprintf("this cluster has no kind %s in group %s: install Karpenter's provider for it", ref.Kind, ref.Group),
 		}}, nil
 	}
@@ -107,14 +107,14 @@ func (c *Controller) nodeClass(ctx context.Context, kind schema.GroupVersionKind
 	o.SetGroupVersionKind(kind)
 	switch err := c.Live.Get(ctx, client.ObjectKey{Name: ref.Name}, o); {
 	case apierrors.IsNotFound(err):
-		return nil, &rollout.Blocked{Gone: true, Problem: rollout.Problem{
+		return nil, &rollout.Blocked{Gone: true, Fault: rollout.Fault{
 			Reason: "NodeClassNotFound", Message: fmt.Sprintf("%s %q does not exist: create it, or delete this GPUImageRollout", ref.Kind, ref.Name),
 		}}, nil
 	case err != nil:
 		return nil, nil, fmt.Errorf("reading %s: %w", referenceText(ref), err)
 	}
 	if o.GetDeletionTimestamp() != nil {
-		return nil, &rollout.Blocked{Problem: rollout.Problem{
+		return nil, &rollout.Blocked{Fault: rollout.Fault{
 			Reason: "NodeClassTerminating", Message: fmt.Sprintf("%s %q is being deleted", ref.Kind, ref.Name),
 		}}, nil
 	}

@@ -25,7 +25,7 @@ import (
 )
 
 // disabled blocks all rollouts if the feature is off.
-var disabled = rollout.Blocked{Problem: rollout.Problem{
+var disabled = rollout.Blocked{Fault: rollout.Fault{
 	Reason: "ImageRolloutsDisabled", Message: "the controller runs without --image-rollouts: set imageRollouts.enabled=true in the chart's values, or delete this GPUImageRollout",
 }}
 
@@ -68,7 +68,7 @@ func (c *Controller) observe(ctx context.Context, r *v1alpha1.GPUImageRollout) (
 	}
 	w.seen.Class = rollout.Class{Rollout: w.class.object.GetAnnotations()[v1alpha1.ImageRolloutAnnotation], Field: w.class.cloud.ImageField, Pin: w.class.choice.IDs}
 	if r.Status.Current == nil || w.seen.Class.Rollout != r.Name {
-		w.seen.Class.Resolves, w.seen.Class.ResolvesProblem = c.resolves(ctx, w)
+		w.seen.Class.Resolves, w.seen.Class.ResolvesFault = c.resolves(ctx, w)
 		return w, nil // Nothing else matters before the takeover of the class.
 	}
 	return w, c.observeImages(ctx, r, w)
@@ -76,7 +76,7 @@ func (c *Controller) observe(ctx context.Context, r *v1alpha1.GPUImageRollout) (
 
 // observeImages adds what is known of the images of a class that the rollout has taken over, and of its canary.
 func (c *Controller) observeImages(ctx context.Context, r *v1alpha1.GPUImageRollout, w *world) error {
-	w.seen.Wanted, w.seen.WantedProblem = c.wanted(ctx, r, w.class.choice.Family, w.seen.Architectures)
+	w.seen.Wanted, w.seen.WantedFault = c.wanted(ctx, r, w.class.choice.Family, w.seen.Architectures)
 	ready := facts.NodeClassStateOf(w.class.object).Ready
 	w.seen.Missing = c.missing(ctx, r, ready, &w.seen.Nodes)
 	if ready {
@@ -130,7 +130,7 @@ func (c *Controller) olderRollout(ctx context.Context, r *v1alpha1.GPUImageRollo
 			continue
 		}
 		if cmp.Or(other.CreationTimestamp.Compare(r.CreationTimestamp.Time), strings.Compare(other.Name, r.Name)) < 0 {
-			return &rollout.Blocked{Spec: true, Problem: rollout.Problem{Reason: "NodeClassTaken", Message: fmt.Sprintf(
+			return &rollout.Blocked{Spec: true, Fault: rollout.Fault{Reason: "NodeClassTaken", Message: fmt.Sprintf(
 				"GPUImageRollout %s is for %s already: delete one of the two", other.Name, referenceText(r.Spec.NodeClassRef))}}, nil
 		}
 	}
@@ -140,12 +140,12 @@ func (c *Controller) olderRollout(ctx context.Context, r *v1alpha1.GPUImageRollo
 // whyUnfit returns why the images of a node class cannot be managed, or nil if they can.
 func whyUnfit(r *v1alpha1.GPUImageRollout, class *nodeClass, cluster *facts.Cluster) *rollout.Blocked {
 	if why := class.images.Unfollowed(class.object, r.Spec.Image); why != "" {
-		return &rollout.Blocked{Spec: true, Problem: rollout.Problem{Reason: "UnsupportedFamily", Message: why}}
+		return &rollout.Blocked{Spec: true, Fault: rollout.Fault{Reason: "UnsupportedFamily", Message: why}}
 	}
 	for i := range cluster.NodePools {
 		np := &cluster.NodePools[i]
 		if refersTo(np.Spec.Template.Spec.NodeClassRef, r.Spec.NodeClassRef) {
-			return &rollout.Blocked{Spec: true, Problem: rollout.Problem{Reason: "NodeClassShared", Message: fmt.Sprintf(
+			return &rollout.Blocked{Spec: true, Fault: rollout.Fault{Reason: "NodeClassShared", Message: fmt.Sprintf(
 				"NodePool %s, which is not Karve's, uses %s as well, and its nodes would get GPU images untried: give it a node class of its own",
 				np.Name, class)}}
 		}
@@ -155,10 +155,10 @@ func whyUnfit(r *v1alpha1.GPUImageRollout, class *nodeClass, cluster *facts.Clus
 
 func noMachines(r *v1alpha1.GPUImageRollout, pools int) *rollout.Blocked {
 	if pools == 0 {
-		return &rollout.Blocked{Problem: rollout.Problem{Reason: "NoNodePool", Message: fmt.Sprintf(
+		return &rollout.Blocked{Fault: rollout.Fault{Reason: "NoNodePool", Message: fmt.Sprintf(
 			"no NodePool names a GPUNodeClass with %s, so there is nothing to try images with: create one, or correct spec.nodeClassRef", referenceText(r.Spec.NodeClassRef))}}
 	}
-	return &rollout.Blocked{Problem: rollout.Problem{Reason: "NoInstanceTypes", Message: fmt.Sprintf(
+	return &rollout.Blocked{Fault: rollout.Fault{Reason: "NoInstanceTypes", Message: fmt.Sprintf(
 		"no instance type of %s is known that its NodePools admit; see their conditions", referenceText(r.Spec.NodeClassRef))}}
 }
 
@@ -188,10 +188,10 @@ func architecturesOf(r *v1alpha1.GPUImageRollout, pools []snapshot.Pool) []strin
 }
 
 // resolves returns the GPU image that the class resolves to. Its creation time is only set if the cloud answers.
-func (c *Controller) resolves(ctx context.Context, w *world) (*v1alpha1.GPUImage, *rollout.Problem) {
-	image, problem := w.class.resolves(w.seen.Architectures)
-	if problem != nil {
-		return nil, problem
+func (c *Controller) resolves(ctx context.Context, w *world) (*v1alpha1.GPUImage, *rollout.Fault) {
+	image, fault := w.class.resolves(w.seen.Architectures)
+	if fault != nil {
+		return nil, fault
 	}
 	ids := make([]string, 0, len(image.Images))
 	for _, i := range image.Images {

@@ -33,8 +33,8 @@ type Pool struct {
 	Refused *planner.Refusal
 }
 
-// Demand is the input of a plan for headroom. It has only plain values, so equal demands have equal plans.
-type Demand struct {
+// Input is the input of a plan for headroom. It has only plain values, so equal inputs have equal plans.
+type Input struct {
 	// Snapshot has the pending pods, and Served is the plan for them.
 	Snapshot planner.Snapshot
 	Served   planner.Plan
@@ -48,13 +48,13 @@ type Demand struct {
 
 // Build plans the headroom after the plan served for pending pods.
 func Build(v *snapshot.View, served planner.Plan, search solve.Solver) Headroom {
-	left, plan := DemandOf(v, served).Plan(search)
+	left, plan := InputOf(v, served).Plan(search)
 	return Of(v, left, plan)
 }
 
-// DemandOf returns the demand of a view after the plan served for its pending pods.
-func DemandOf(v *snapshot.View, served planner.Plan) Demand {
-	d := Demand{Snapshot: v.Snapshot}
+// InputOf returns the input for a view after the plan served for its pending pods.
+func InputOf(v *snapshot.View, served planner.Plan) Input {
+	d := Input{Snapshot: v.Snapshot}
 	if len(v.Reserves) == 0 {
 		return d
 	}
@@ -70,7 +70,7 @@ func DemandOf(v *snapshot.View, served planner.Plan) Demand {
 
 // Plan returns a plan for the headroom and its snapshot, which has the capacity that the plan for pending pods leaves. It leaves out an expensive idle
 // machine if the headroom is as large without it and costs less by at least half of the machine's price.
-func (d Demand) Plan(search solve.Solver) (planner.Snapshot, planner.Plan) {
+func (d Input) Plan(search solve.Solver) (planner.Snapshot, planner.Plan) {
 	if len(d.Classes) == 0 {
 		d.Snapshot.Classes = nil
 		return d.Snapshot, planner.Plan{}
@@ -92,7 +92,7 @@ func (d Demand) Plan(search solve.Solver) (planner.Snapshot, planner.Plan) {
 }
 
 // cost returns the price of the headroom: its launches, and the idle machines that stay for it.
-func (d Demand) cost(plan planner.Plan) planner.MicroUSD {
+func (d Input) cost(plan planner.Plan) planner.MicroUSD {
 	price := plan.Price
 	for _, p := range plan.Placements {
 		if p.Node < len(d.Unused) {
@@ -103,7 +103,7 @@ func (d Demand) cost(plan planner.Plan) planner.MicroUSD {
 }
 
 // cheapest returns the price of the cheapest offering.
-func (d Demand) cheapest() planner.MicroUSD {
+func (d Input) cheapest() planner.MicroUSD {
 	least := planner.MicroUSD(math.MaxInt64 / 2)
 	for i := range d.Snapshot.Offerings {
 		least = min(least, d.Snapshot.Offerings[i].Price)
@@ -116,7 +116,7 @@ func uses(plan planner.Plan, node int) bool {
 	return slices.ContainsFunc(plan.Placements, func(p planner.Placement) bool { return p.Node == node })
 }
 
-// Of returns the headroom of a view whose demand has this plan.
+// Of returns the headroom of a view whose input has this plan.
 func Of(v *snapshot.View, left planner.Snapshot, plan planner.Plan) Headroom {
 	h := Headroom{View: *v, Plan: plan, started: make([]bool, len(v.Nodes))}
 	h.Snapshot, h.Pods = left, nil

@@ -11,11 +11,11 @@ import (
 	"karve.sh/karve/pkg/planner/internal/search"
 )
 
-// bound returns a proven lower bound on the price of machines for all pods of the hosts for which other nodes have no room. Limits are ignored, because
+// bound returns a proven lower bound on the price of machines for all pods of the candidates for which other nodes have no room. Limits are ignored, because
 // running machines may exceed them, but not stocks, from which they drew what they regain. The running machines are included as offerings at their own prices, because one may be cheaper than every current
 // offering. Rules that running pods violate are dropped.
-func (f *fleet) bound(e *effort.Budget) planner.MicroUSD {
-	all := make([]int, len(f.hosts))
+func (f *stepper) bound(e *effort.Budget) planner.MicroUSD {
+	all := make([]int, len(f.candidates))
 	for i := range all {
 		all[i] = i
 	}
@@ -24,14 +24,14 @@ func (f *fleet) bound(e *effort.Budget) planner.MicroUSD {
 		s.Pools[i].Remaining = planner.NoLimits
 	}
 	s.Rules = slices.DeleteFunc(slices.Clone(s.Rules), func(r planner.Rule) bool {
-		return slices.ContainsFunc(f.hosts, func(h host) bool { return h.breaks(r) })
+		return slices.ContainsFunc(f.candidates, func(h candidate) bool { return h.breaks(r) })
 	})
 	own := len(s.Pools)
 	s.Pools = append(s.Pools, planner.Pool{Remaining: planner.NoLimits})
 	s.Offerings = slices.Clip(s.Offerings)
 	seen := map[string]bool{}
-	for i := range f.hosts {
-		h := &f.hosts[i]
+	for i := range f.candidates {
+		h := &f.candidates[i]
 		o := f.whole(h)
 		o.Pool = own
 		o.Draws = h.Draws
@@ -58,8 +58,8 @@ func (f *fleet) bound(e *effort.Budget) planner.MicroUSD {
 	return planner.MicroUSD(bound)
 }
 
-// whole returns an offering with at least the capacity of a host without its pods.
-func (f *fleet) whole(h *host) planner.Offering {
+// whole returns an offering with at least the capacity of a candidate without its pods.
+func (f *stepper) whole(h *candidate) planner.Offering {
 	n := f.now.Nodes[h.Node]
 	o := planner.Offering{Price: h.Price, Free: n.Free, GPUs: slices.Clone(n.GPUs), Quotas: slices.Clone(n.Quotas), Physical: planner.Physical{Nodes: 1}}
 	for _, pod := range h.Pods {
@@ -92,8 +92,8 @@ func (f *fleet) whole(h *host) planner.Offering {
 	return o
 }
 
-// breaks reports whether the pods of a host violate a rule that keeps pods apart.
-func (h *host) breaks(r planner.Rule) bool {
+// breaks reports whether the pods of a candidate violate a rule that keeps pods apart.
+func (h *candidate) breaks(r planner.Rule) bool {
 	for i, a := range h.Pods {
 		for j, b := range h.Pods {
 			if i != j && slices.Contains(r.Classes, a.Class) && slices.Contains(r.Counted, b.Class) {

@@ -39,8 +39,8 @@ func Plan(solver solve.Solver, l Layout) Outlook {
 		}
 	}
 	for i, x := range existing {
-		if x.host >= 0 && !f.hosts[x.host].settled && (!v.best.stays[i] || expensive[i]) {
-			out.Surplus = append(out.Surplus, f.hosts[x.host].Node)
+		if x.candidate >= 0 && !f.candidates[x.candidate].settled && (!v.best.stays[i] || expensive[i]) {
+			out.Surplus = append(out.Surplus, f.candidates[x.candidate].Node)
 		}
 	}
 	slices.Sort(out.Surplus)
@@ -54,8 +54,8 @@ func Bound(solver solve.Solver, l Layout) (price, bound planner.MicroUSD) {
 	return out.Price, out.Bound
 }
 
-// outlook returns an Outlook without steps, the fleet, and the effort that remains for a search. The fleet is nil if there is nothing to search for.
-func outlook(solver solve.Solver, l Layout) (Outlook, *fleet, *effort.Budget) {
+// outlook returns an Outlook without steps, the stepper, and the effort that remains for a search. The stepper is nil if there is nothing to search for.
+func outlook(solver solve.Solver, l Layout) (Outlook, *stepper, *effort.Budget) {
 	var out Outlook
 	for _, m := range l.Machines {
 		out.Price += m.Price
@@ -63,13 +63,13 @@ func outlook(solver solve.Solver, l Layout) (Outlook, *fleet, *effort.Budget) {
 	if planner.Validate(l.Snapshot) != nil {
 		return out, nil, nil
 	}
-	f := newFleet(solver, l)
-	if len(f.hosts) == 0 {
+	f := newStepper(solver, l)
+	if len(f.candidates) == 0 {
 		return out, nil, nil
 	}
 	e := effort.New(solver.Effort, solver.Stop)
 	if e.Left < 1<<40 {
-		e.Left = e.Left * int64(min(max(len(f.hosts), hostsPerEffort), maxShares*hostsPerEffort)) / hostsPerEffort
+		e.Left = e.Left * int64(min(max(len(f.candidates), candidatesPerEffort), maxShares*candidatesPerEffort)) / candidatesPerEffort
 		e.Most = e.Left
 	}
 	out.Bound = min(out.Price, f.bound(e.Part(2)))
@@ -77,9 +77,9 @@ func outlook(solver solve.Solver, l Layout) (Outlook, *fleet, *effort.Budget) {
 }
 
 const (
-	// hostsPerEffort is the number of machines that an effort is meant for. More machines get proportionally more effort, up to maxShares times as much.
-	hostsPerEffort = 100
-	maxShares      = 10
+	// candidatesPerEffort is the number of machines that an effort is meant for. More machines get proportionally more effort, up to maxShares times as much.
+	candidatesPerEffort = 100
+	maxShares           = 10
 	// maxRelaxed is the maximum number of column generation rounds. maxRelaxedAgain is that between two decisions of a dive.
 	maxRelaxed      = 40
 	maxRelaxedAgain = 2
@@ -113,7 +113,7 @@ func (r *relaxed) expensive() []bool {
 }
 
 // steps turns the parts into steps, those with the highest saving per move first.
-func (f *fleet) steps(parts []change) []Step {
+func (f *stepper) steps(parts []change) []Step {
 	slices.SortStableFunc(parts, func(a, b change) int {
 		x, _ := f.step(a.leave, a.plan)
 		y, _ := f.step(b.leave, b.plan)
@@ -148,10 +148,10 @@ func (f *fleet) steps(parts []change) []Step {
 	return append(out, f.pieces(large)...)
 }
 
-// pieces makes steps of single hosts as long as each saves money, then of several hosts at a time.
-func (f *fleet) pieces(hosts []int) []Step {
-	slices.SortStableFunc(hosts, func(a, b int) int {
-		x, y := &f.hosts[a], &f.hosts[b]
+// pieces makes steps of single candidates as long as each saves money, then of several candidates at a time.
+func (f *stepper) pieces(candidates []int) []Step {
+	slices.SortStableFunc(candidates, func(a, b int) int {
+		x, y := &f.candidates[a], &f.candidates[b]
 		return cmp.Or(amount.CompareProducts(int64(y.Price-y.moves), int64(len(x.Pods)+1), int64(x.Price-x.moves), int64(len(y.Pods)+1)), cmp.Compare(a, b))
 	})
 	var out []Step
@@ -165,23 +165,23 @@ func (f *fleet) pieces(hosts []int) []Step {
 			f.take(leave, plan)
 		}
 	}
-	for _, i := range hosts {
-		if !f.hosts[i].settled {
+	for _, i := range candidates {
+		if !f.candidates[i].settled {
 			try([]int{i})
 		}
 	}
-	for n := 2; n <= len(hosts); n *= 2 {
-		left := slices.DeleteFunc(slices.Clone(hosts), func(i int) bool { return f.hosts[i].settled })
+	for n := 2; n <= len(candidates); n *= 2 {
+		left := slices.DeleteFunc(slices.Clone(candidates), func(i int) bool { return f.candidates[i].settled })
 		try(left[:min(n, len(left))])
 	}
 	return out
 }
 
 // most reports whether a step may remove that many machines of each pool.
-func (f *fleet) most(leave []int) bool {
+func (f *stepper) most(leave []int) bool {
 	n := make([]int, len(f.now.Pools))
 	for _, i := range leave {
-		pool := f.hosts[i].Pool
+		pool := f.candidates[i].Pool
 		if n[pool]++; f.layout.Most != nil && (pool >= len(f.layout.Most) || n[pool] > f.layout.Most[pool]) {
 			return false
 		}

@@ -10,15 +10,15 @@ import (
 
 // existing is a machine in terms of a problem. It either stays with its pods and may take others, or leaves.
 type existing struct {
-	// host is an index into the hosts of the fleet, and -1 for a node that is not among them.
-	host int
+	// candidate is an index into the candidates of the stepper, and -1 for a node that is not among them.
+	candidate int
 	// node is an index into the nodes of the problem, or -1 if the machine has no room for any pod.
 	node int
 	// load has its own pods, price is its price, and moves is the cost of moving its pods.
 	load  pack.Load
 	price int64
 	moves int64
-	// charge is what it counts. It is nil for a node that is not among the hosts.
+	// charge is what it counts. It is nil for a node that is not among the candidates.
 	charge *pack.Charge
 	// fixed reports whether the machine stays in any case.
 	fixed bool
@@ -28,8 +28,8 @@ type existing struct {
 func (x *existing) keeps() int64 { return x.price - x.moves }
 
 // allLeaving returns the snapshot to plan for if all machines leave, except that the nodes keep their current free room.
-func (f *fleet) allLeaving() planner.Snapshot {
-	all := make([]int, len(f.hosts))
+func (f *stepper) allLeaving() planner.Snapshot {
+	all := make([]int, len(f.candidates))
 	for i := range all {
 		all[i] = i
 	}
@@ -40,8 +40,8 @@ func (f *fleet) allLeaving() planner.Snapshot {
 	return s
 }
 
-// existing returns the machines of a fleet and the other nodes with room, in terms of a problem for all of them leaving.
-func (f *fleet) existing(p *pack.Problem) []existing {
+// existing returns the candidates and the other nodes with room, in terms of a problem for all of them leaving.
+func (f *stepper) existing(p *pack.Problem) []existing {
 	shape := map[string]int{}
 	for k := range p.Shapes {
 		for _, pod := range p.Shapes[k].Pods {
@@ -53,9 +53,9 @@ func (f *fleet) existing(p *pack.Problem) []existing {
 		nodeAt[p.Nodes[i].Index] = i
 	}
 	var out []existing
-	for i := range f.hosts {
-		h := &f.hosts[i]
-		x := existing{host: i, node: -1, load: make(pack.Load, len(p.Shapes)), price: int64(h.Price), moves: int64(h.moves), charge: h.charge(), fixed: h.settled}
+	for i := range f.candidates {
+		h := &f.candidates[i]
+		x := existing{candidate: i, node: -1, load: make(pack.Load, len(p.Shapes)), price: int64(h.Price), moves: int64(h.moves), charge: h.charge(), fixed: h.settled}
 		for _, pod := range h.Pods {
 			if k, ok := shape[pod.Name]; ok {
 				x.load[k]++
@@ -71,7 +71,7 @@ func (f *fleet) existing(p *pack.Problem) []existing {
 	}
 	for i := range p.Nodes {
 		if _, ok := nodeAt[p.Nodes[i].Index]; ok {
-			out = append(out, existing{host: -1, node: i, load: make(pack.Load, len(p.Shapes)), fixed: true})
+			out = append(out, existing{candidate: -1, node: i, load: make(pack.Load, len(p.Shapes)), fixed: true})
 		}
 	}
 	return out

@@ -12,7 +12,7 @@ import (
 
 // change is an independent part of a solution: the machines that leave, the launches for their pods, and the places that the pods take on nodes.
 type change struct {
-	leave []int // indices of hosts, sorted
+	leave []int // indices of candidates, sorted
 	plan  planner.Plan
 }
 
@@ -20,7 +20,7 @@ type change struct {
 // of the machines whose pods it takes. Room on nodes joins none.
 type splitter struct {
 	improver *improver
-	fleet    *fleet
+	stepper  *stepper
 	s        *solution
 	// rest are the pods of each machine that are not placed yet, as loads. names are the same pods by name.
 	rest  []pack.Load
@@ -31,8 +31,8 @@ type splitter struct {
 	net []int64
 }
 
-func newSplitter(f *fleet, v *improver) *splitter {
-	t := &splitter{improver: v, fleet: f, s: v.best, of: make([]int, len(v.existing)), net: make([]int64, len(v.existing))}
+func newSplitter(f *stepper, v *improver) *splitter {
+	t := &splitter{improver: v, stepper: f, s: v.best, of: make([]int, len(v.existing)), net: make([]int64, len(v.existing))}
 	shape := map[string]int{}
 	for k := range v.ctx.Problem.Shapes {
 		for _, pod := range v.ctx.Problem.Shapes[k].Pods {
@@ -45,7 +45,7 @@ func newSplitter(f *fleet, v *improver) *splitter {
 		t.rest = append(t.rest, slices.Clone(x.load))
 		names := make([][]string, len(v.ctx.Problem.Shapes))
 		if !t.s.stays[i] {
-			for _, pod := range f.hosts[x.host].Pods {
+			for _, pod := range f.candidates[x.candidate].Pods {
 				names[shape[pod.Name]] = append(names[shape[pod.Name]], pod.Name)
 			}
 			for k := range names {
@@ -109,17 +109,17 @@ func (t *splitter) parts() []change {
 			byPart[at] = &change{}
 			parts = append(parts, byPart[at])
 		}
-		byPart[at].leave = append(byPart[at].leave, t.improver.existing[i].host)
+		byPart[at].leave = append(byPart[at].leave, t.improver.existing[i].candidate)
 	}
 	for _, x := range launches {
 		plan := &byPart[t.part(x.machine)].plan
 		plan.Launches = append(plan.Launches, x.Launch)
-		plan.Price += t.fleet.now.Offerings[x.Offering].Price
+		plan.Price += t.stepper.now.Offerings[x.Offering].Price
 	}
 	t.placeOnNodes(byPart)
 	var out []change
 	for _, x := range parts {
-		if _, ok := t.fleet.step(x.leave, x.plan); ok {
+		if _, ok := t.stepper.step(x.leave, x.plan); ok {
 			slices.Sort(x.leave)
 			out = append(out, *x)
 		}
@@ -211,7 +211,7 @@ func (t *splitter) placeOnNodes(parts map[int]*change) {
 	}
 	for _, x := range parts {
 		slices.SortFunc(x.plan.Placements, func(a, b planner.Placement) int {
-			return strings.Compare(t.fleet.now.Nodes[a.Node].Name, t.fleet.now.Nodes[b.Node].Name)
+			return strings.Compare(t.stepper.now.Nodes[a.Node].Name, t.stepper.now.Nodes[b.Node].Name)
 		})
 	}
 }

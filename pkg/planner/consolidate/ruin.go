@@ -71,7 +71,7 @@ func (v *improver) within(limits pack.Limits, s *solution) bool {
 		!slices.ContainsFunc(s.machines, func(m search.Machine) bool { return limits.Exceeded(&v.ctx.Problem.Offers[m.Offer].Charge) })
 }
 
-// remove lets one machine leave, or cancels its launch. Of three random candidates, it chooses the one whose price exceeds the worth of its load by
+// remove lets one machine leave, or cancels its launch. Of three random ones, it chooses the one whose price exceeds the worth of its load by
 // most.
 func (v *improver) remove(s *solution, limits pack.Limits) {
 	best, waste := -1, int64(0)
@@ -186,7 +186,7 @@ func (v *improver) takeBack(s *solution, shape int, limits pack.Limits, emptied 
 func (v *improver) placeRest(s *solution) {
 	n := len(s.stays) + len(s.machines)
 	start := v.seq.Below(n)
-	for j := range min(n, 2*search.RefillMost) {
+	for j := range min(n, 2*search.MaxRefill) {
 		if s.left.Empty() {
 			return
 		}

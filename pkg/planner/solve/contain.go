@@ -10,26 +10,26 @@ import (
 	"karve.sh/karve/pkg/planner/check"
 )
 
-// Contain makes up to minAttempts plans regardless of time, which is enough to find one bad class among a thousand. It makes up to maxAttempts plans
+// Contain makes up to minPlans plans regardless of time, which is enough to find one bad class among a thousand. It makes up to maxPlans plans
 // while there is time.
 const (
-	minAttempts = 24
-	maxAttempts = 96
+	minPlans = 24
+	maxPlans = 96
 )
 
 // Contain returns a plan that passes [check.Plan] for as many classes as possible. It also returns the classes that are left out, and the snapshot of the
 // plan, in which these are blocked. build makes a plan, and more reports whether there is time for another one. If first is not nil, it is an existing plan
 // that is checked before any other. within calls a function that makes and checks a plan, and reports whether it ended in time: a function that did not may
-// still run, and classes with which it does not end are left out too. If within is nil, every attempt ends.
+// still run, and classes with which it does not end are left out too. If within is nil, each ends.
 //
 // Invalid classes are left out first: nothing else makes an invalid snapshot valid, and the methods of [Solver] take only valid ones. If a plan violates a rule, all classes that the violations concern are left out, until a plan is correct. They are then
 // added back by bisection as long as plans stay correct. If there is no time for that, some of them wait for the next plan. Contain returns an error if there
 // is no correct plan for any class.
 func Contain(
-	s planner.Snapshot, first *planner.Plan, build func(planner.Snapshot) planner.Plan, more func() bool, within func(attempt func()) bool,
+	s planner.Snapshot, first *planner.Plan, build func(planner.Snapshot) planner.Plan, more func() bool, within func(plan func()) bool,
 ) (planner.Snapshot, planner.Plan, []Aside, error) {
 	if within == nil {
-		within = func(attempt func()) bool { attempt(); return true }
+		within = func(plan func()) bool { plan(); return true }
 	}
 	c := container{first: first, build: build, more: more, within: within}
 	given, out, err := mended(s)
@@ -37,7 +37,7 @@ func Contain(
 		return s, planner.Plan{}, nil, fmt.Errorf("the snapshot is not valid: %w", err)
 	}
 	c.given = given
-	violations := c.attempt(out)
+	violations := c.try(out)
 	var suspects []int
 	for len(violations) > 0 {
 		named := c.suspects(out, violations)
@@ -52,7 +52,7 @@ func Contain(
 			out[i] = unsound(i, violations[0])
 		}
 		suspects = append(named, suspects...)
-		violations = c.attempt(out)
+		violations = c.try(out)
 	}
 	c.takeBack(suspects)
 	return c.without(c.out), c.plan, slices.SortedFunc(maps.Values(c.out), func(a, b Aside) int { return cmp.Compare(a.Class, b.Class) }), nil
@@ -60,12 +60,12 @@ func Contain(
 
 // container is a search for the classes for which a correct plan can be made.
 type container struct {
-	given    planner.Snapshot
-	first    *planner.Plan
-	build    func(planner.Snapshot) planner.Plan
-	more     func() bool
-	within   func(attempt func()) bool
-	attempts int
+	given  planner.Snapshot
+	first  *planner.Plan
+	build  func(planner.Snapshot) planner.Plan
+	more   func() bool
+	within func(plan func()) bool
+	plans  int
 	// plan is the last correct plan, and out are the classes that it leaves out.
 	plan planner.Plan
 	out  map[int]Aside
@@ -81,12 +81,12 @@ func (c *container) without(out map[int]Aside) planner.Snapshot {
 	return s
 }
 
-// endless is the violation of an attempt that did not end in time. It concerns no particular object.
+// endless is the violation of a plan that did not end in time. It concerns no particular object.
 var endless = &planner.Violation{Message: "planning does not end"}
 
-// attempt makes a plan without some classes and returns its violations.
-func (c *container) attempt(out map[int]Aside) []*planner.Violation {
-	c.attempts++
+// try makes a plan without some classes and returns its violations.
+func (c *container) try(out map[int]Aside) []*planner.Violation {
+	c.plans++
 	s, build := c.without(out), c.build
 	if first := c.first; first != nil {
 		c.first = nil
@@ -116,7 +116,7 @@ func tried(s planner.Snapshot, build func(planner.Snapshot) planner.Plan) (plan 
 
 // again reports whether another plan may be made.
 func (c *container) again() bool {
-	return c.attempts < minAttempts || c.attempts < maxAttempts && c.more()
+	return c.plans < minPlans || c.plans < maxPlans && c.more()
 }
 
 // suspects returns the classes that are planned for and that violations concern, those with the most violations last. Without violations, it returns all
@@ -148,7 +148,7 @@ func (c *container) takeBack(classes []int) {
 	for _, i := range classes {
 		delete(out, i)
 	}
-	violations := c.attempt(out)
+	violations := c.try(out)
 	switch half := len(classes) / 2; {
 	case len(violations) == 0:
 	case half == 0:

@@ -40,7 +40,7 @@ func Of(view snapshot.View, effort int64) Plan {
 // Suppose makes a plan for a what-if view. It returns the plan for the pending pods and the headroom after it.
 func Suppose(view snapshot.View, effort int64) (Plan, Headroom) {
 	plan, with := Of(view, effort), searching(effort)
-	return plan, HeadroomAfter(&plan, MakeHeadroom(headroom.DemandOf(&plan.View, plan.Plan), with), with)
+	return plan, HeadroomAfter(&plan, MakeHeadroom(headroom.InputOf(&plan.View, plan.Plan), with), with)
 }
 
 func searching(effort int64) Search {
@@ -53,9 +53,9 @@ type Search struct {
 	Solver func() solve.Solver
 	// More reports whether there is time for more plans after some that broke rules. If it is nil, there is.
 	More func() bool
-	// EndsInTime runs an attempt to make and check a plan, and reports whether it ended in time. If it is nil, each attempt does. Built is called between
-	// making and checking. It may be nil.
-	EndsInTime func(attempt func()) bool
+	// EndsInTime makes and checks a plan, and reports whether that ended in time. If it is nil, each ends in time. Built is called between the two. It may be
+	// nil.
+	EndsInTime func(plan func()) bool
 	Built      func()
 }
 
@@ -120,8 +120,8 @@ type HeadroomPlan struct {
 }
 
 // MakeHeadroom plans for headroom without a check.
-func MakeHeadroom(demand headroom.Demand, with Search) HeadroomPlan {
-	left, plan := demand.Plan(with.Solver())
+func MakeHeadroom(input headroom.Input, with Search) HeadroomPlan {
+	left, plan := input.Plan(with.Solver())
 	return HeadroomPlan{left, alternatives.Add(left, plan)}
 }
 

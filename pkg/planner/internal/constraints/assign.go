@@ -41,7 +41,7 @@ func (r *rounds) reset(cohorts []*cohort) {
 		q.left = r.waiting[q.class][q.stage]
 		for _, x := range q.cells {
 			x.pods = 0
-			x.hinted = r.hintedAt(q.class, x.domains)
+			x.hinted = r.hintedPods(q.class, x.domains)
 		}
 	}
 }
@@ -64,7 +64,7 @@ func (r *rounds) countHint() {
 	count := func(pods []string, domains []int) {
 		for _, pod := range pods {
 			if c, ok := class[pod]; ok {
-				*r.hintedAt(c, r.domainsOf(c, domains))++
+				*r.hintedPods(c, r.domainsOf(c, domains))++
 			}
 		}
 	}
@@ -76,7 +76,8 @@ func (r *rounds) countHint() {
 	}
 }
 
-func (r *rounds) hintedAt(class int, domains []int) *int64 {
+// hintedPods returns the counter of pods of a class that the hint places in domains.
+func (r *rounds) hintedPods(class int, domains []int) *int64 {
 	if r.hinted[class] == nil {
 		r.hinted[class] = map[string]*int64{}
 	}

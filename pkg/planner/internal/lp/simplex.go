@@ -150,8 +150,8 @@ func (s *Simplex) SetPrice(column int, price float64) { s.columns[column].price 
 // SetScale sets the reference for gains of a column without a price.
 func (s *Simplex) SetScale(column int, scale float64) { s.columns[column].scale = scale }
 
-// SetMost changes the bound of a column. If the column is not at amount 0, all columns are set to 0, which must satisfy all rows.
-func (s *Simplex) SetMost(column int, most float64) {
+// SetMax changes the bound of a column. If the column is not at amount 0, all columns are set to 0, which must satisfy all rows.
+func (s *Simplex) SetMax(column int, most float64) {
 	c := &s.columns[column]
 	if c.most != most && c.at != empty {
 		s.clear()

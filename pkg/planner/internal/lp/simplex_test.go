@@ -169,7 +169,7 @@ func TestSimplexMaximizesWithinLimits(t *testing.T) {
 				for j := range p.price {
 					p.price[j], p.most[j] = -float64(1+r.IntN(1000)), float64(r.IntN(4))
 					p.simplex.SetPrice(j, p.price[j])
-					p.simplex.SetMost(j, p.most[j])
+					p.simplex.SetMax(j, p.most[j])
 				}
 				p.solve(t)
 			}

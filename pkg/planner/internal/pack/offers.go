@@ -51,8 +51,8 @@ func CompareOfferings(s planner.Snapshot, i, j int) int {
 	)
 }
 
-// addTerms finds the quotas that the pods of the snapshot use, and whether they request device memory.
-func (p *Problem) addTerms(s planner.Snapshot) {
+// findQuotas finds the quotas that the pods of the snapshot use, and whether they request device memory.
+func (p *Problem) findQuotas(s planner.Snapshot) {
 	p.quotaAt = make([]int, len(s.Quotas))
 	for q := range p.quotaAt {
 		p.quotaAt[q] = -1
@@ -152,7 +152,7 @@ func (p *Problem) dropDominated() {
 	for i, o := range p.Offers {
 		beaten := false
 		for j := range p.Offers {
-			if i != j && p.replaces(j, i) && (!p.replaces(i, j) || j < i) {
+			if i != j && p.dominates(j, i) && (!p.dominates(i, j) || j < i) {
 				beaten = true
 				break
 			}
@@ -164,8 +164,8 @@ func (p *Problem) dropDominated() {
 	p.Offers = kept
 }
 
-// replaces reports whether offer a dominates offer b.
-func (p *Problem) replaces(a, b int) bool {
+// dominates reports whether offer a dominates offer b.
+func (p *Problem) dominates(a, b int) bool {
 	x, y := &p.Offers[a], &p.Offers[b]
 	if x.Price > y.Price || !x.covers(&y.Capacity) || !x.drawsAtMost(y) {
 		return false

@@ -65,7 +65,7 @@ type node struct {
 // Compile prepares a valid snapshot.
 func Compile(s planner.Snapshot) *Problem {
 	p := &Problem{Snapshot: s, ofClass: map[int]int{}, Limits: LimitsOf(s)}
-	p.addTerms(s)
+	p.findQuotas(s)
 	p.addOffers(s)
 	p.addNodes(s)
 	p.addShapes(s)

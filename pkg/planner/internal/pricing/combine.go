@@ -360,21 +360,22 @@ func (c *Combination) unlike(parts []subload) []subload {
 	kept := parts[:0]
 	for i := range parts {
 		replaced := false
-		for j := len(kept) - 1; j >= max(0, len(kept)-unlikeMost) && !replaced; j-- {
-			replaced = c.replaces(&kept[j], &parts[i])
+		for j := len(kept) - 1; j >= max(0, len(kept)-maxCompared) && !replaced; j-- {
+			replaced = c.dominates(&kept[j], &parts[i])
 		}
 		if !replaced {
 			kept = append(kept, parts[i])
 		}
 	}
-	c.steps += len(parts) * unlikeMost / 10
+	c.steps += len(parts) * maxCompared / 10
 	return kept
 }
 
-// unlikeMost is the number of parts that a part is compared with.
-const unlikeMost = 50
+// maxCompared is the number of parts that a part is compared with.
+const maxCompared = 50
 
-func (c *Combination) replaces(by, p *subload) bool {
+// dominates reports whether by uses no more of what is shared than p, and has at most as many pods of each scarce shape.
+func (c *Combination) dominates(by, p *subload) bool {
 	for _, d := range c.shared {
 		if by.use[d] > p.use[d] {
 			return false

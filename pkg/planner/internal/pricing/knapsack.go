@@ -156,7 +156,7 @@ func (k *Knapsack) Weigh(values []int64, demand pack.Load) {
 		it := &k.items[i]
 		it.value = values[it.shape]
 		k.relaxed.SetPrice(i, -float64(it.value))
-		k.relaxed.SetMost(i, float64(min(it.fits, demand[it.shape])))
+		k.relaxed.SetMax(i, float64(min(it.fits, demand[it.shape])))
 	}
 	k.relaxed.Solve(relaxSteps, nil)
 	duals := k.relaxed.Duals()
@@ -180,12 +180,12 @@ func (k *Knapsack) thin() {
 	for i, it := range k.ranked {
 		beaten := false
 		for _, by := range kept {
-			if beaten = by.replaces(it); beaten {
+			if beaten = by.dominates(it); beaten {
 				break
 			}
 		}
 		for _, by := range k.ranked[i+1:] {
-			if beaten = beaten || by.replaces(it) && !it.replaces(by); beaten {
+			if beaten = beaten || by.dominates(it) && !it.dominates(by); beaten {
 				break
 			}
 		}
@@ -196,8 +196,8 @@ func (k *Knapsack) thin() {
 	k.ranked = kept
 }
 
-// replaces reports whether any number of pods of the other item can be replaced by pods of this one.
-func (it *item) replaces(o *item) bool {
+// dominates reports whether any number of pods of the other item can be replaced by pods of this one.
+func (it *item) dominates(o *item) bool {
 	if it.value < o.value || !it.ample || !it.plain {
 		return false
 	}

@@ -115,12 +115,12 @@ func (h *dual) refute(t *branching, numbers []int64, until int64) bool {
 				asked[t] += int64(g.surcharge[t])
 			}
 			found := h.state.ctx.PriceAll(g.Values, p.placed, branchEffort, func(t int) int64 { return Above(asked[t], branchPart) })
-			nodes := h.state.ctx.priceHosts(g, g.Values, p.placed, branchEffort, branchPart)
+			nodes := h.state.ctx.priceNodeGroups(g, g.Values, p.placed, branchEffort, branchPart)
 			_, by, _ := h.state.ctx.farley(g.Values, p.placed, found, nodes, charged{prices: asked, duals: k.duals, sum: k.sum})
 			h.draw(by, k.duals, p.placed)
 			moved := h.learn(g, found, nodes)
 			h.state.ctx.AddColumns(t.whole, found)
-			addHostColumns(t.whole, nodes)
+			addNodeColumns(t.whole, nodes)
 			if !by.kept(numbers) {
 				return true
 			}

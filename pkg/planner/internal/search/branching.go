@@ -134,7 +134,7 @@ func (h *dual) settle(t *branching, b *branch, g *Master, until int64) (done, mo
 		k := h.charge(p, g)
 		asked, values := h.counting(p, g, k.prices), g.Values
 		found := h.state.ctx.PriceAll(values, p.placed, branchEffort, func(t int) int64 { return Above(asked[t], branchPart) })
-		nodes := h.state.ctx.priceHosts(g, values, p.placed, branchEffort, branchPart)
+		nodes := h.state.ctx.priceNodeGroups(g, values, p.placed, branchEffort, branchPart)
 		_, by, duals := h.state.ctx.farley(values, p.placed, found, nodes, k)
 		h.draw(by, duals, p.placed)
 		b.bound = max(b.bound, h.branchBound(b, &by, duals, k))

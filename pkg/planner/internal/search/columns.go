@@ -37,8 +37,8 @@ func (h *primal) columns(slice, budget int64) {
 		asked := h.state.ctx.Asked(h.state.g)
 		found := h.state.ctx.PriceAll(h.state.g.Values, h.state.base.Left, columnEfforts[level], func(t int) int64 { return Above(asked(t), 10_000) })
 		fresh := h.state.ctx.AddColumns(h.state.g, found)
-		nodes := h.state.ctx.priceHosts(h.state.g, h.state.g.Values, h.state.base.Left, columnEfforts[level], 10_000)
-		if addHostColumns(h.state.g, nodes) || fresh {
+		nodes := h.state.ctx.priceNodeGroups(h.state.g, h.state.g.Values, h.state.base.Left, columnEfforts[level], 10_000)
+		if addNodeColumns(h.state.g, nodes) || fresh {
 			h.state.ctx.reoptimise(h.state.g)
 			level = 0
 			continue
@@ -64,10 +64,10 @@ func (h *state) addPlan(g *Master) {
 	for _, x := range h.best.Machines {
 		g.add(column(x))
 	}
-	for at := range h.ctx.hosts {
-		for _, i := range h.ctx.hosts[at].nodes {
+	for at := range h.ctx.nodeGroups {
+		for _, i := range h.ctx.nodeGroups[at].nodes {
 			if l := h.best.onNodes[i]; !l.Empty() {
-				g.add(onHost(at, l))
+				g.add(onNodeGroup(at, l))
 			}
 		}
 	}
@@ -77,7 +77,7 @@ func (h *state) addPlan(g *Master) {
 // and reports whether it bought any. If too few pods are left for the whole load, or if the column was reduced before, it assigns GPUs again, which may
 // fail.
 func (m *Context) launchColumn(s *Solution, c column, times int32, limits pack.Limits) bool {
-	if at, ok := c.host(); ok {
+	if at, ok := c.nodeGroup(); ok {
 		return m.occupy(s, at, c.Load, times)
 	}
 	bought, o := false, &m.Problem.Offers[c.Offer]

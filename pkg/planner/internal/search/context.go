@@ -25,12 +25,12 @@ type Context struct {
 	duals  []int64
 	oracle *pricing.Oracle
 	// NodeKnapsacks are by node. Equal nodes share one.
-	NodeKnapsacks []*pricing.Knapsack
-	hosts         []host
-	hostOracle    *pricing.Oracle // by host
-	byPrice       []int           // the offers, the cheapest first
-	room          pack.Room
-	rebuy         Repair
+	NodeKnapsacks   []*pricing.Knapsack
+	nodeGroups      []nodeGroup
+	nodeGroupOracle *pricing.Oracle // by node group
+	byPrice         []int           // the offers, the cheapest first
+	room            pack.Room
+	rebuy           Repair
 	// residuals are the relaxations of dives, the one that was used last at the end.
 	residuals [2]*Master
 }
@@ -64,7 +64,7 @@ func NewContext(p *pack.Problem, e *effort.Budget) *Context {
 			m.alone[k] = anywhere
 		}
 	}
-	m.addHosts(p)
+	m.addNodeGroups(p)
 	return m
 }
 
@@ -113,15 +113,15 @@ func (m *Context) ChoiceValues(duals []int64) []int64 {
 
 // fill puts unplaced pods on the nodes without pods, the fullest node first, each with its most valuable load.
 func (m *Context) fill(s *Solution, values []int64) {
-	m.fillIf(s, values, func(*host) bool { return true })
+	m.fillIf(s, values, func(*nodeGroup) bool { return true })
 }
 
-// fillIf is fill for the nodes of some hosts.
-func (m *Context) fillIf(s *Solution, values []int64, wanted func(*host) bool) {
+// fillIf is fill for the nodes of some node groups.
+func (m *Context) fillIf(s *Solution, values []int64, wanted func(*nodeGroup) bool) {
 	is := make([]bool, len(m.Problem.Nodes))
-	for h := range m.hosts {
-		for _, i := range m.hosts[h].nodes {
-			is[i] = wanted(&m.hosts[h])
+	for h := range m.nodeGroups {
+		for _, i := range m.nodeGroups[h].nodes {
+			is[i] = wanted(&m.nodeGroups[h])
 		}
 	}
 	for i, k := range m.NodeKnapsacks {
@@ -233,47 +233,47 @@ func (m *Context) holds(t int, l pack.Load) bool {
 	return m.room.Fill(m.Problem, &m.Problem.Offers[t].Capacity, l)
 }
 
-// host is a set of equal existing nodes. They are used like machines of an offering whose price is 0 and of which there are only that many.
-type host struct {
+// nodeGroup is a set of equal existing nodes. They are used like machines of an offering whose price is 0 and of which there are only that many.
+type nodeGroup struct {
 	nodes []int // indices into the nodes of the problem
-	// relaxed reports whether the relaxation decides what the nodes take. Nodes of other hosts are filled before.
+	// relaxed reports whether the relaxation decides what the nodes take. Nodes of other node groups are filled before.
 	relaxed bool
 }
 
-// maxHosts is the maximum number of hosts that have rows in a relaxation. Its cost grows with the square of the rows.
-const maxHosts = 64
+// maxNodeGroups is the maximum number of node groups that have rows in a relaxation. Its cost grows with the square of the rows.
+const maxNodeGroups = 64
 
-// addHosts groups the nodes by what they can hold, and chooses the hosts that have rows in relaxations: those that can hold the most worth.
-func (m *Context) addHosts(p *pack.Problem) {
+// addNodeGroups groups the nodes by what they can hold, and chooses the node groups that have rows in relaxations: those that can hold the most worth.
+func (m *Context) addNodeGroups(p *pack.Problem) {
 	var capacities []*pack.Capacity
 	for i := range p.Nodes {
-		c, at := &p.Nodes[i].Capacity, len(m.hosts)-1
+		c, at := &p.Nodes[i].Capacity, len(m.nodeGroups)-1
 		// The nodes are sorted by their room.
 		for at >= 0 && c.Free == capacities[at].Free && !c.Equals(capacities[at]) {
 			at--
 		}
 		if at < 0 || c.Free != capacities[at].Free {
-			at = len(m.hosts)
-			m.hosts, capacities = append(m.hosts, host{}), append(capacities, c)
+			at = len(m.nodeGroups)
+			m.nodeGroups, capacities = append(m.nodeGroups, nodeGroup{}), append(capacities, c)
 		}
-		m.hosts[at].nodes = append(m.hosts[at].nodes, i)
+		m.nodeGroups[at].nodes = append(m.nodeGroups[at].nodes, i)
 	}
-	m.hostOracle = pricing.NewOracle(p, capacities)
+	m.nodeGroupOracle = pricing.NewOracle(p, capacities)
 	m.NodeKnapsacks = make([]*pricing.Knapsack, len(p.Nodes))
-	demand, order, most := p.Demand(), make([]int, len(m.hosts)), make([]int64, len(m.hosts))
-	for h := range m.hosts {
-		k := m.hostOracle.Machines[h].Knapsack
-		for _, i := range m.hosts[h].nodes {
+	demand, order, most := p.Demand(), make([]int, len(m.nodeGroups)), make([]int64, len(m.nodeGroups))
+	for h := range m.nodeGroups {
+		k := m.nodeGroupOracle.Machines[h].Knapsack
+		for _, i := range m.nodeGroups[h].nodes {
 			m.NodeKnapsacks[i] = k
 		}
 		order[h] = h
-		if len(m.hosts) > maxHosts {
+		if len(m.nodeGroups) > maxNodeGroups {
 			most[h] = k.Price(m.alone, demand)
 		}
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return -cmp.Compare(most[a], most[b]) })
-	for _, h := range order[:min(len(order), maxHosts)] {
-		m.hosts[h].relaxed = true
+	for _, h := range order[:min(len(order), maxNodeGroups)] {
+		m.nodeGroups[h].relaxed = true
 	}
 }
 

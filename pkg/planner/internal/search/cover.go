@@ -28,8 +28,8 @@ type cardinality struct {
 }
 
 // subtract subtracts the most that the nodes hold from the worth that the launched machines must hold.
-func (c *cover) subtract(m *Context, hosts []pricing.Priced) {
-	for h := range hosts {
-		c.need -= int64(len(m.hosts[h].nodes)) * hosts[h].Upper
+func (c *cover) subtract(m *Context, nodeGroups []pricing.Priced) {
+	for h := range nodeGroups {
+		c.need -= int64(len(m.nodeGroups[h].nodes)) * nodeGroups[h].Upper
 	}
 }

@@ -40,7 +40,7 @@ func (h *dual) each(value func(k int) int64) []int64 {
 // cover returns the cover of the given worths.
 func (h *dual) cover(values []int64, at pack.Load, limit pricing.Effort) cover {
 	c := cover{need: pack.Worth(values, at)}
-	c.subtract(h.state.ctx, h.state.ctx.priceHosts(nil, values, at, hostEffort, 0))
+	c.subtract(h.state.ctx, h.state.ctx.priceNodeGroups(nil, values, at, nodeEffort, 0))
 	found := h.state.ctx.PriceAll(values, at, limit, func(int) int64 { return 0 })
 	for t := range found {
 		c.most = append(c.most, min(found[t].Upper, max(0, c.need)))

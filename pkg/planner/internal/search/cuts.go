@@ -13,11 +13,11 @@ import (
 // Limits on the cuts.
 const (
 	cutRounds = 4     // rounds for one relaxation
-	cutMost   = 40    // machines that a cut may require
+	maxCut    = 40    // machines that a cut may require
 	cutNear   = 0.01  // tolerance for whole numbers
 	cutGain   = 0.001 // fraction of the relaxation's price that a cut must gain
 	maxGroups = 120
-	unionMost = 8 // offers of a group that is combined with others
+	maxUnion  = 8 // offers of a group that is combined with others
 )
 
 // groups returns the groups of the shapes with demand, and unions of groups that share offers.
@@ -42,10 +42,10 @@ func (h *dual) groups(demand pack.Load) []group {
 			add(serves)
 		}
 	}
-	few := slices.DeleteFunc(slices.Clone(out), func(g group) bool { return g.offers() > unionMost })
+	few := slices.DeleteFunc(slices.Clone(out), func(g group) bool { return g.offers() > maxUnion })
 	for i := 0; i < len(few); i++ {
 		for j := range i {
-			if union, common := few[i].with(&few[j]); common && add(union) && out[len(out)-1].offers() <= unionMost {
+			if union, common := few[i].with(&few[j]); common && add(union) && out[len(out)-1].offers() <= maxUnion {
 				few = append(few, out[len(out)-1])
 			}
 		}
@@ -111,7 +111,7 @@ func (h *dual) tighten(p *proof, g *Master) {
 				}
 			}
 			n := math.Ceil(launched - cutNear)
-			if n > cutMost || launched > n-cutNear || h.state.ctx.Effort.Done() {
+			if n > maxCut || launched > n-cutNear || h.state.ctx.Effort.Done() {
 				continue
 			}
 			if gain := float64((n - launched) * h.cheapest(group)); gain < float64(g.LP.Cost()*cutGain) {

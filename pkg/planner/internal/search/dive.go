@@ -77,8 +77,8 @@ func (h *state) diveColumns(g *Master, s *Solution) *Master {
 		found := h.ctx.PriceAll(g.Values, s.Left, pricing.Effort{Steps: diveSteps}, func(t int) int64 { return Above(asked(t), 1000) })
 		h.pool.found(found)
 		fresh := h.ctx.AddColumns(g, found)
-		nodes := h.ctx.priceHosts(g, g.Values, s.Left, pricing.Effort{Steps: diveSteps}, 1000)
-		if !addHostColumns(g, nodes) && !fresh {
+		nodes := h.ctx.priceNodeGroups(g, g.Values, s.Left, pricing.Effort{Steps: diveSteps}, 1000)
+		if !addNodeColumns(g, nodes) && !fresh {
 			break
 		}
 		h.ctx.reoptimise(g)

@@ -29,8 +29,8 @@ func (m *Context) farley(values []int64, placed pack.Load, found, nodes []pricin
 	return amount.MulDivUp(c.need, k.prices[best], found[best].Upper) + k.sum, c, nil
 }
 
-// hostEffort is the pricing effort for nodes, for covers that come from no relaxation.
-var hostEffort = pricing.Effort{Steps: 60}
+// nodeEffort is the pricing effort for nodes, for covers that come from no relaxation.
+var nodeEffort = pricing.Effort{Steps: 60}
 
 // Above returns a price plus 1/part of it, in units of 1/pricing.Scale.
 func Above(price, part int64) int64 {

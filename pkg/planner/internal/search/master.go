@@ -13,16 +13,16 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pricing"
 )
 
-// column is a pattern: an offer and a load for one machine of it, or a host and a load for one of its nodes.
+// column is a pattern: an offer and a load for one machine of it, or a node group and a load for one of its nodes.
 type column struct {
-	Offer int // -1-h for a node of host h
+	Offer int // -1-h for a node of node group h
 	Load  pack.Load
 }
 
-func onHost(h int, l pack.Load) column { return column{-1 - h, l} }
+func onNodeGroup(h int, l pack.Load) column { return column{-1 - h, l} }
 
-// host returns the host of the column, and whether it has one.
-func (c column) host() (h int, ok bool) { return -1 - c.Offer, c.Offer < 0 }
+// nodeGroup returns the node group of the column, and whether it has one.
+func (c column) nodeGroup() (h int, ok bool) { return -1 - c.Offer, c.Offer < 0 }
 
 func (c column) key() string {
 	key := make([]byte, 0, 64)
@@ -39,16 +39,16 @@ func (c column) key() string {
 // cover the demand. Its duals are the marginal prices of one pod of each shape. They guide all later choices, and bounds are derived from them: they are
 // rounded to integers first, so no proof depends on floating point.
 type Master struct {
-	// LP has one row for each of rows, for each stock and for each host with free nodes, and then one for each cut or each row of [Master.AddRow].
-	LP    lp.Simplex
-	p     *pack.Problem
-	rows  []int // the shapes with demand
-	at    []int // the row of each shape, or -1
-	hosts []int // the row of each host, or -1
+	// LP has one row for each of rows, for each stock and for each node group with free nodes, and then one for each cut or each row of [Master.AddRow].
+	LP         lp.Simplex
+	p          *pack.Problem
+	rows       []int // the shapes with demand
+	at         []int // the row of each shape, or -1
+	nodeGroups []int // the row of each node group, or -1
 	// stocks are the rows of the stocks that offers draw from, or -1. Each counts in units, so that its largest coefficient is 1.
 	stocks []int
 	units  []float64
-	// relaxed is the number of hosts with rows.
+	// relaxed is the number of node groups with rows.
 	relaxed int
 	// firstCut is the row of the first cut. scale is the reference for gains of columns whose price is not: those of nodes, which have none, and of offers that
 	// draw from stocks.
@@ -82,7 +82,7 @@ func NewMaster(p *pack.Problem, demand pack.Load) *Master {
 func (m *Master) begin(p *pack.Problem, demand pack.Load, left pack.Limits) {
 	m.p, m.Values, m.at = p, blank(m.Values, len(demand)), blank(m.at, len(demand))
 	m.LP.Reset()
-	m.rows, m.columns, m.origins, m.cuts, m.surcharge, m.hosts = m.rows[:0], m.columns[:0], m.origins[:0], m.cuts[:0], nil, nil
+	m.rows, m.columns, m.origins, m.cuts, m.surcharge, m.nodeGroups = m.rows[:0], m.columns[:0], m.origins[:0], m.cuts[:0], nil, nil
 	m.scale, m.relaxed, m.stocks, m.units = 0, 0, m.stocks[:0], m.units[:0]
 	if p.Stocked {
 		m.scale = float64(p.Dearest())
@@ -146,18 +146,18 @@ func (m *Master) addStocks(left pack.Limits) {
 	}
 }
 
-// addHosts lets the relaxation use a number of nodes of each host. holds reports whether any of them holds pods of a shape. The relaxation also gets rows for
+// addNodeGroups lets the relaxation use a number of nodes of each node group. holds reports whether any of them holds pods of a shape. The relaxation also gets rows for
 // the shapes that only nodes hold.
-func (m *Master) addHosts(demand pack.Load, free []int64, holds func(k int) bool) {
+func (m *Master) addNodeGroups(demand pack.Load, free []int64, holds func(k int) bool) {
 	for k, n := range demand {
 		if n > 0 && m.at[k] < 0 && holds(k) {
 			m.addShape(k, n)
 		}
 	}
-	m.hosts, m.scale = slices.Repeat([]int{-1}, len(free)), max(1, float64(m.p.Dearest()))
+	m.nodeGroups, m.scale = slices.Repeat([]int{-1}, len(free)), max(1, float64(m.p.Dearest()))
 	for h, n := range free {
 		if n > 0 {
-			m.hosts[h] = m.LP.AddRow(float64(-n), func(int) float64 { return 0 }, -1)
+			m.nodeGroups[h] = m.LP.AddRow(float64(-n), func(int) float64 { return 0 }, -1)
 			m.relaxed++
 		}
 	}
@@ -183,7 +183,7 @@ func (m *Master) clone() *Master {
 
 // add adds a column to the relaxation unless it has it, and reports whether it was new. It adds no columns of nodes that are not free.
 func (m *Master) add(c column) bool {
-	if h, ok := c.host(); ok && (len(m.hosts) == 0 || m.hosts[h] < 0) {
+	if h, ok := c.nodeGroup(); ok && (len(m.nodeGroups) == 0 || m.nodeGroups[h] < 0) {
 		return false
 	}
 	key := c.key()
@@ -224,10 +224,10 @@ func (m *Master) price(offer int) float64 {
 	return price
 }
 
-// limits returns the coefficients of a machine in the rows of stocks and in the cuts, or of a node in the row of its host, with memory for more.
+// limits returns the coefficients of a machine in the rows of stocks and in the cuts, or of a node in the row of its node group, with memory for more.
 func (m *Master) limits(offer, more int) (rows []int32, counts []float64) {
-	if h, ok := (column{Offer: offer}).host(); ok {
-		rows, counts = append(rows, int32(m.hosts[h])), append(counts, -1)
+	if h, ok := (column{Offer: offer}).nodeGroup(); ok {
+		rows, counts = append(rows, int32(m.nodeGroups[h])), append(counts, -1)
 		return slices.Grow(rows, more), slices.Grow(counts, more)
 	}
 	rows, counts = m.draws(m.p.Offers[offer].Draws, rows, counts)
@@ -257,7 +257,7 @@ func (m *Master) expect(columns int) {
 
 // mix adds a mixture of loads at the price of an offer, or for a node, and reports whether its reduced cost is negative.
 func (m *Master) mix(offer int, amounts []float64) bool {
-	if h, ok := (column{Offer: offer}).host(); ok && (len(m.hosts) == 0 || m.hosts[h] < 0) {
+	if h, ok := (column{Offer: offer}).nodeGroup(); ok && (len(m.nodeGroups) == 0 || m.nodeGroups[h] < 0) {
 		return false
 	}
 	value, duals := 0.0, m.LP.Duals()
@@ -435,12 +435,12 @@ func (m *Context) AddColumns(g *Master, found []pricing.Priced) bool {
 	return fresh
 }
 
-// addHostColumns adds the loads that were found for hosts as columns, and reports whether any was new.
-func addHostColumns(g *Master, found []pricing.Priced) bool {
+// addNodeColumns adds the loads that were found for node groups as columns, and reports whether any was new.
+func addNodeColumns(g *Master, found []pricing.Priced) bool {
 	fresh := false
 	for h := range found {
 		for _, l := range found[h].Loads {
-			fresh = g.add(onHost(h, l)) || fresh
+			fresh = g.add(onNodeGroup(h, l)) || fresh
 		}
 	}
 	return fresh

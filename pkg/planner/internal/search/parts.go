@@ -152,7 +152,7 @@ func (m *Context) part(x *part, e *effort.Budget) *Context {
 	for t := range m.oracle.Machines {
 		c.oracle.Machines[t].Knapsack = m.oracle.Machines[t].Knapsack.Part(x.problem, &x.problem.Offers[t].Capacity, at)
 	}
-	c.addHosts(x.problem)
+	c.addNodeGroups(x.problem)
 	return c
 }
 

@@ -58,7 +58,7 @@ func (h *dual) step(p *proof) bool {
 	l := proofLevels[p.level]
 	k := h.charge(p, p.g)
 	found := h.state.ctx.PriceAll(p.g.Values, p.placed, l.limit, func(t int) int64 { return Above(k.prices[t], l.part) })
-	nodes := h.state.ctx.priceHosts(p.g, p.g.Values, p.placed, l.limit, l.part)
+	nodes := h.state.ctx.priceNodeGroups(p.g, p.g.Values, p.placed, l.limit, l.part)
 	bound, _, _ := h.state.ctx.farley(p.g.Values, p.placed, found, nodes, k)
 	h.state.bound = max(h.state.bound, bound)
 	if !h.learn(p.g, found, nodes) {
@@ -73,8 +73,8 @@ func (h *dual) step(p *proof) bool {
 func (h *dual) learn(g *Master, found, nodes []pricing.Priced) bool {
 	fresh := h.state.ctx.AddColumns(g, found)
 	h.state.ctx.AddColumns(h.state.g, found)
-	fresh = addHostColumns(g, nodes) || fresh
-	addHostColumns(h.state.g, nodes)
+	fresh = addNodeColumns(g, nodes) || fresh
+	addNodeColumns(h.state.g, nodes)
 	for at := range nodes {
 		if nodes[at].Mixture != nil && g.mix(-1-at, nodes[at].Mixture) {
 			fresh = true
@@ -98,8 +98,8 @@ func (h *dual) renew() {
 // begin starts a proof for the pods that the best plan places. It uses the covers of single shapes, of the worths of the search, and of each resource.
 // It is fast and is never cut short, so that a search that is cut short also has a bound.
 func (h *dual) begin() {
-	all := h.launched(func(*host) bool { return true })
-	h.proof = &proof{launched: all, demand: h.launched(func(x *host) bool { return !x.relaxed }), placed: placed(h.state.ctx.Problem, h.state.best)}
+	all := h.launched(func(*nodeGroup) bool { return true })
+	h.proof = &proof{launched: all, demand: h.launched(func(x *nodeGroup) bool { return !x.relaxed }), placed: placed(h.state.ctx.Problem, h.state.best)}
 	h.state.bound, h.state.cuts = 0, nil
 	for k, n := range h.proof.launched {
 		if n == 0 {
@@ -113,17 +113,17 @@ func (h *dual) begin() {
 	k := h.charge(h.proof, nil)
 	for _, values := range h.measures(at) {
 		found := h.state.ctx.PriceAll(values, at, pricing.Rough, func(int) int64 { return 0 })
-		nodes := h.state.ctx.priceHosts(nil, values, at, hostEffort, 0)
+		nodes := h.state.ctx.priceNodeGroups(nil, values, at, nodeEffort, 0)
 		bound, _, _ := h.state.ctx.farley(values, at, found, nodes, k)
 		h.state.bound = max(h.state.bound, bound)
 	}
 }
 
-// launched returns the minimum number of pods of each shape that are not on nodes of the given hosts, in any plan that places the same pods as the best one.
-func (h *dual) launched(full func(*host) bool) pack.Load {
+// launched returns the minimum number of pods of each shape that are not on nodes of the given node groups, in any plan that places the same pods as the best one.
+func (h *dual) launched(full func(*nodeGroup) bool) pack.Load {
 	rest := placed(h.state.ctx.Problem, h.state.best)
-	for at := range h.state.ctx.hosts {
-		x := &h.state.ctx.hosts[at]
+	for at := range h.state.ctx.nodeGroups {
+		x := &h.state.ctx.nodeGroups[at]
 		if !full(x) {
 			continue
 		}

@@ -13,8 +13,8 @@ import (
 const (
 	// maxIdle is the number of ruins without improvement after which a round ends.
 	maxIdle = 1500
-	// RefillMost is the number of machines that a ruin examines for room.
-	RefillMost = 40
+	// MaxRefill is the number of machines that a ruin examines for room.
+	MaxRefill = 40
 	// ruinCost is the cost of a ruin without its searches and its loops over all shapes. fillSteps is the maximum cost of filling a node.
 	ruinCost, fillSteps = 40, 40
 )
@@ -42,7 +42,7 @@ func (q *Sequence) Perturb(noisy, values []int64) {
 // for the rest ([Repair]), and keeps the result if it costs no more. It reports whether the result costs less. The method ends after idle attempts in a row
 // without improvement, once until returns true, or when the effort is spent. The knapsacks must be aimed ([Context.AimAll]).
 func (m *Context) RuinAndRecreate(idle int, until, attempt func() bool) {
-	cost := ruinCost + int64(len(m.Problem.Shapes)*(len(m.Problem.Offers)+RefillMost)/200)
+	cost := ruinCost + int64(len(m.Problem.Shapes)*(len(m.Problem.Offers)+MaxRefill)/200)
 	for n := 0; n < idle && !m.Effort.Done() && !until(); {
 		m.Effort.Spend(cost)
 		n++
@@ -181,7 +181,7 @@ func (r *neighborhood) refillNodes(waiting pack.Load) map[int]pack.Load {
 		out[i] = r.ctx.FillNode(i, r.noisy, waiting)
 	}
 	start := r.seq.Below(len(r.ctx.NodeKnapsacks))
-	for j := range min(len(r.ctx.NodeKnapsacks), RefillMost) {
+	for j := range min(len(r.ctx.NodeKnapsacks), MaxRefill) {
 		i := (start + j) % len(r.ctx.NodeKnapsacks)
 		l := out[i]
 		if l == nil {
@@ -208,7 +208,7 @@ func (r *neighborhood) refill(picked []int, waiting pack.Load) map[int]pack.Load
 		}
 	}
 	start := r.seq.Below(n)
-	for j := range min(n, RefillMost) {
+	for j := range min(n, MaxRefill) {
 		i := (start + j) % n
 		if slices.Contains(picked, i) || !r.mayTakeMore(i) {
 			continue

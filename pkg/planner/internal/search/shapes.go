@@ -76,7 +76,7 @@ func (h *primal) smoothColumns(budget int64) {
 		}
 		k := h.dual.charge(h.dual.proof, h.state.g)
 		found := ctx.PriceAll(values, at, smoothEffort, func(t int) int64 { return Above(k.prices[t], smoothPart) })
-		nodes := ctx.priceHosts(h.state.g, values, at, smoothEffort, smoothPart)
+		nodes := ctx.priceNodeGroups(h.state.g, values, at, smoothEffort, smoothPart)
 		bound, _, _ := ctx.farley(values, at, found, nodes, k)
 		if bound > best {
 			best, steady = bound, slices.Clone(values)
@@ -89,7 +89,7 @@ func (h *primal) smoothColumns(budget int64) {
 			}
 		}
 		pivots := 0
-		if addHostColumns(h.state.g, nodes) || fresh {
+		if addNodeColumns(h.state.g, nodes) || fresh {
 			pivots = ctx.reoptimise(h.state.g)
 		}
 		if pivots == 0 && !between {

@@ -13,53 +13,53 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 )
 
-// fleet is a layout from which steps are taken one after the other.
-type fleet struct {
+// stepper takes steps from a layout one after the other.
+type stepper struct {
 	solver solve.Solver
 	layout Layout
 	// now is the current state. Its nodes have what the pending pods and the pods of the steps taken leave free, and its pools what their launches leave of
 	// the limits. Its classes have no pods, and only the nodes that accept more of their pods.
 	now planner.Snapshot
-	// hosts are the machines that may leave, ordered by name. hostAt maps nodes to them, and has -1 for nodes that are not among them.
-	hosts  []host
-	hostAt []int
+	// candidates are the machines that may leave, ordered by name. candidateAt maps nodes to them, and has -1 for nodes that are not among them.
+	candidates  []candidate
+	candidateAt []int
 }
 
-// host is a machine that may leave.
-type host struct {
+// candidate is a machine that may leave.
+type candidate struct {
 	// Machine has the pending pods that are planned there too. Moving those costs nothing.
 	Machine
 	machine int // an index into Layout.Machines
 	// moves is the cost of moving all pods.
 	moves planner.MicroUSD
-	// settled reports whether the host is decided. It stays because moving its pods costs too much, because some of them may not be moved, or because a
+	// settled reports whether the candidate is decided. It stays because moving its pods costs too much, because some of them may not be moved, or because a
 	// step moves pods there; or a step has removed it.
 	settled bool
 }
 
-func newFleet(solver solve.Solver, l Layout) *fleet {
-	f := &fleet{solver: solver, layout: l, now: l.Snapshot}
+func newStepper(solver solve.Solver, l Layout) *stepper {
+	f := &stepper{solver: solver, layout: l, now: l.Snapshot}
 	f.solver.First = nil
 	f.now.Pools, f.now.Nodes, f.now.Stocks = slices.Clone(l.Snapshot.Pools), slices.Clone(l.Snapshot.Nodes), slices.Clone(l.Snapshot.Stocks)
 	f.now.Classes = slices.Clone(l.Snapshot.Classes)
 	for c := range f.now.Classes {
 		f.now.Classes[c].Pods = nil
 	}
-	f.addHosts()
+	f.addCandidates()
 	f.dropRules()
 	f.seatWaiting()
 	return f
 }
 
-// addHosts adds the machines that are valid in the layout. Others stay.
-func (f *fleet) addHosts() {
+// addCandidates adds the machines that are valid in the layout. Others stay.
+func (f *stepper) addCandidates() {
 	l := f.layout
 	known, taken := l.named(), map[int]bool{}
 	for i, m := range l.Machines {
 		if !l.describes(m) || taken[m.Node] {
 			continue
 		}
-		h := host{Machine: m, machine: i}
+		h := candidate{Machine: m, machine: i}
 		h.Pods = slices.Clone(m.Pods)
 		sound := true
 		for _, pod := range m.Pods {
@@ -68,15 +68,15 @@ func (f *fleet) addHosts() {
 		}
 		if taken[m.Node] = true; sound {
 			h.settled = h.moves >= h.Price || slices.ContainsFunc(h.Pods, func(pod Running) bool { return l.Snapshot.Classes[pod.Class].Blocked != nil })
-			f.hosts = append(f.hosts, h)
+			f.candidates = append(f.candidates, h)
 		}
 	}
-	slices.SortStableFunc(f.hosts, func(a, b host) int {
+	slices.SortStableFunc(f.candidates, func(a, b candidate) int {
 		return strings.Compare(l.Snapshot.Nodes[a.Node].Name, l.Snapshot.Nodes[b.Node].Name)
 	})
-	f.hostAt = slices.Repeat([]int{-1}, len(l.Snapshot.Nodes))
-	for i := range f.hosts {
-		f.hostAt[f.hosts[i].Node] = i
+	f.candidateAt = slices.Repeat([]int{-1}, len(l.Snapshot.Nodes))
+	for i := range f.candidates {
+		f.candidateAt[f.candidates[i].Node] = i
 	}
 }
 
@@ -106,7 +106,7 @@ func (l *Layout) describes(m Machine) bool {
 
 // dropRules drops the preferences and the rules about several machines. The caller that carries out a step plans for its pods with all of them. Priorities are
 // irrelevant, because a step has a place for each of its pods.
-func (f *fleet) dropRules() {
+func (f *stepper) dropRules() {
 	at := make([]int, len(f.now.Rules))
 	var kept []planner.Rule
 	for r, rule := range f.now.Rules {
@@ -128,7 +128,7 @@ func (f *fleet) dropRules() {
 }
 
 // seatWaiting places the pending pods on nodes and charges their launches to the limits.
-func (f *fleet) seatWaiting() {
+func (f *stepper) seatWaiting() {
 	waiting := f.now
 	waiting.Classes = f.layout.Snapshot.Classes
 	waiting.Rules = f.layout.Snapshot.Rules
@@ -139,20 +139,20 @@ func (f *fleet) seatWaiting() {
 	class := waiting.ClassByPod()
 	f.occupy(plan, class)
 	for _, p := range plan.Placements {
-		if i := f.hostAt[p.Node]; i >= 0 {
+		if i := f.candidateAt[p.Node]; i >= 0 {
 			for k, pod := range p.Pods {
 				gpu := -1
 				if p.GPUs != nil {
 					gpu = p.GPUs[k]
 				}
-				f.hosts[i].Pods = append(f.hosts[i].Pods, Running{Name: pod, Class: class[pod], GPU: gpu})
+				f.candidates[i].Pods = append(f.candidates[i].Pods, Running{Name: pod, Class: class[pod], GPU: gpu})
 			}
 		}
 	}
 }
 
 // occupy subtracts what a plan uses from the nodes and the limits.
-func (f *fleet) occupy(plan planner.Plan, class map[string]int) {
+func (f *stepper) occupy(plan planner.Plan, class map[string]int) {
 	for _, p := range plan.Placements {
 		n := &f.now.Nodes[p.Node]
 		n.GPUs, n.Quotas = slices.Clone(n.GPUs), slices.Clone(n.Quotas)
@@ -173,7 +173,7 @@ func (f *fleet) occupy(plan planner.Plan, class map[string]int) {
 }
 
 // keepApart closes a node to the classes that may not share it with a pod of the given class, which is placed there.
-func (f *fleet) keepApart(node, class int) {
+func (f *stepper) keepApart(node, class int) {
 	for _, r := range f.now.Rules {
 		if r.Kind != planner.Apart || r.Topology != planner.PerNode {
 			continue
@@ -192,18 +192,18 @@ func (f *fleet) keepApart(node, class int) {
 }
 
 // close removes a node from those of a class.
-func (f *fleet) close(node, class int) {
+func (f *stepper) close(node, class int) {
 	c := &f.now.Classes[class]
 	if i, found := slices.BinarySearch(c.Nodes, node); found {
 		c.Nodes = slices.Delete(slices.Clone(c.Nodes), i, i+1)
 	}
 }
 
-// without returns the snapshot to plan for if some hosts leave, as [Layout.Freed].
-func (f *fleet) without(leave []int) planner.Snapshot {
+// without returns the snapshot to plan for if some candidates leave, as [Layout.Freed].
+func (f *stepper) without(leave []int) planner.Snapshot {
 	machines := make([]*Machine, len(leave))
 	for i, h := range leave {
-		machines[i] = &f.hosts[h].Machine
+		machines[i] = &f.candidates[h].Machine
 	}
 	return freed(f.now, machines)
 }
@@ -213,21 +213,21 @@ func giveBackPhysical(left *planner.Physical, counts planner.Physical) {
 	left.Take(planner.Physical{}.Minus(counts))
 }
 
-// step returns the step that removes some hosts with a plan for their pods. It reports whether the plan places all pods and saves more than the moves
+// step returns the step that removes some candidates with a plan for their pods. It reports whether the plan places all pods and saves more than the moves
 // cost.
-func (f *fleet) step(leave []int, plan planner.Plan) (Step, bool) {
+func (f *stepper) step(leave []int, plan planner.Plan) (Step, bool) {
 	s := Step{Launches: plan.Launches, Placements: plan.Placements, Saving: -plan.Price}
 	for _, i := range leave {
-		s.Leave = append(s.Leave, f.hosts[i].machine)
-		s.Saving += f.hosts[i].Price
-		s.Moves += f.hosts[i].moves
+		s.Leave = append(s.Leave, f.candidates[i].machine)
+		s.Saving += f.candidates[i].Price
+		s.Moves += f.candidates[i].moves
 	}
 	slices.Sort(s.Leave)
 	return s, len(plan.Unplaced) == 0 && s.Saving > s.Moves
 }
 
 // relaunch plans the launches of a plan again if more than prices matters: weights of pools, or choices that NodeClaims must allow.
-func (f *fleet) relaunch(leave []int, plan planner.Plan) planner.Plan {
+func (f *stepper) relaunch(leave []int, plan planner.Plan) planner.Plan {
 	if len(plan.Launches) == 0 || constraints.OnlyPrice(f.now) {
 		return plan
 	}
@@ -248,17 +248,17 @@ func (f *fleet) relaunch(leave []int, plan planner.Plan) planner.Plan {
 }
 
 // small returns a solver with the effort for the pods of a few machines.
-func (f *fleet) small() solve.Solver {
+func (f *stepper) small() solve.Solver {
 	s := f.solver
 	s.Effort = max(1, effort.New(f.solver.Effort, f.solver.Stop).Left/200)
 	return s
 }
 
 // allows reports whether the limits of the pools and the stocks allow the launches of a step once its machines are removed.
-func (f *fleet) allows(leave []int, plan planner.Plan) bool {
+func (f *stepper) allows(leave []int, plan planner.Plan) bool {
 	left := pack.LimitsOf(f.now)
 	for _, i := range leave {
-		left.GiveBack(f.hosts[i].charge())
+		left.GiveBack(f.candidates[i].charge())
 	}
 	for _, x := range plan.Launches {
 		c := pack.ChargeOf(f.now.Offerings[x.Offering])
@@ -272,15 +272,15 @@ func (f *fleet) allows(leave []int, plan planner.Plan) bool {
 }
 
 // charge returns what the machine counts against the limits of its pool and draws from stocks.
-func (h *host) charge() *pack.Charge {
+func (h *candidate) charge() *pack.Charge {
 	return &pack.Charge{Pool: h.Pool, Uses: amount.UsageOf(h.Physical), Draws: h.Draws}
 }
 
-// take applies a step to the fleet: its nodes are gone, and its pods are on nodes that stay.
-func (f *fleet) take(leave []int, plan planner.Plan) {
+// take applies a step: its nodes are gone, and its pods are on nodes that stay.
+func (f *stepper) take(leave []int, plan planner.Plan) {
 	class := map[string]int{}
 	for _, i := range leave {
-		h := &f.hosts[i]
+		h := &f.candidates[i]
 		h.settled = true
 		giveBackPhysical(&f.now.Pools[h.Pool].Remaining, h.Physical)
 		planner.GiveBack(f.now.Stocks, h.Draws)
@@ -293,8 +293,8 @@ func (f *fleet) take(leave []int, plan planner.Plan) {
 	}
 	f.occupy(plan, class)
 	for _, p := range plan.Placements {
-		if i := f.hostAt[p.Node]; i >= 0 {
-			f.hosts[i].settled = true
+		if i := f.candidateAt[p.Node]; i >= 0 {
+			f.candidates[i].settled = true
 		}
 	}
 }

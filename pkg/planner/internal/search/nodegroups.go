@@ -10,16 +10,16 @@ import (
 // base returns a plan that launches nothing, in which the nodes that no relaxation decides about are filled.
 func (m *Context) base() *Solution {
 	s := newSolution(m.Problem)
-	m.fillIf(s, m.alone, func(h *host) bool { return !h.relaxed })
+	m.fillIf(s, m.alone, func(h *nodeGroup) bool { return !h.relaxed })
 	return s
 }
 
-// free returns, by host, how many of its nodes a relaxation decides about: those that have no pods yet in a plan.
+// free returns, by node group, how many of its nodes a relaxation decides about: those that have no pods yet in a plan.
 func (m *Context) free(s *Solution) []int64 {
-	out := make([]int64, len(m.hosts))
-	for h := range m.hosts {
-		for _, i := range m.hosts[h].nodes {
-			if m.hosts[h].relaxed && s.onNodes[i].Empty() {
+	out := make([]int64, len(m.nodeGroups))
+	for h := range m.nodeGroups {
+		for _, i := range m.nodeGroups[h].nodes {
+			if m.nodeGroups[h].relaxed && s.onNodes[i].Empty() {
 				out[h]++
 			}
 		}
@@ -34,13 +34,13 @@ func (m *Context) begin(g *Master, demand pack.Load, s *Solution) {
 		left = s.limits(m.Problem)
 	}
 	g.begin(m.Problem, demand, left)
-	if len(m.hosts) == 0 {
+	if len(m.nodeGroups) == 0 {
 		return
 	}
 	free := m.free(s)
-	g.addHosts(demand, free, func(k int) bool {
+	g.addNodeGroups(demand, free, func(k int) bool {
 		for h, n := range free {
-			if n > 0 && m.Problem.Nodes[m.hosts[h].nodes[0]].Fits[k] > 0 {
+			if n > 0 && m.Problem.Nodes[m.nodeGroups[h].nodes[0]].Fits[k] > 0 {
 				return true
 			}
 		}
@@ -48,16 +48,16 @@ func (m *Context) begin(g *Master, demand pack.Load, s *Solution) {
 	})
 }
 
-// priceHosts prices the hosts. Loads are of interest if their worth exceeds that of the best one in the relaxation by 1/part. The relaxation may be
+// priceNodeGroups prices the node groups. Loads are of interest if their worth exceeds that of the best one in the relaxation by 1/part. The relaxation may be
 // nil.
-func (m *Context) priceHosts(g *Master, values []int64, demand pack.Load, limit pricing.Effort, part int64) []pricing.Priced {
-	if len(m.hosts) == 0 {
+func (m *Context) priceNodeGroups(g *Master, values []int64, demand pack.Load, limit pricing.Effort, part int64) []pricing.Priced {
+	if len(m.nodeGroups) == 0 {
 		return nil
 	}
-	known := make([]int64, len(m.hosts))
+	known := make([]int64, len(m.nodeGroups))
 	if g != nil {
 		for _, c := range g.columns {
-			if h, ok := c.host(); ok {
+			if h, ok := c.nodeGroup(); ok {
 				known[h] = max(known[h], pack.Worth(values, c.Load))
 			}
 		}
@@ -67,13 +67,13 @@ func (m *Context) priceHosts(g *Master, values []int64, demand pack.Load, limit 
 			known[h] += known[h] / part
 		}
 	}
-	return m.hostOracle.Price(m.Effort, values, demand, limit, func(h int) int64 { return known[h] })
+	return m.nodeGroupOracle.Price(m.Effort, values, demand, limit, func(h int) int64 { return known[h] })
 }
 
-// occupy puts pods on nodes of a host that have none yet, as in a column, as far as there are unplaced pods. It reports whether it did.
+// occupy puts pods on nodes of a node group that have none yet, as in a column, as far as there are unplaced pods. It reports whether it did.
 func (m *Context) occupy(s *Solution, h int, load pack.Load, times int32) bool {
 	used, l := false, load
-	for _, i := range m.hosts[h].nodes {
+	for _, i := range m.nodeGroups[h].nodes {
 		if times == 0 {
 			break
 		}
