@@ -197,11 +197,11 @@ func TestControllersWorkWithAnotherCloud(t *testing.T) {
 	b.cached.set(&preemptible)
 	c = b.look(t)
 	wants("a type that shares the quota", unavailable(c, "g4dn.2xlarge", snapshottest.Zones[0]), "was refused")
-	findings := ""
+	var findings strings.Builder
 	for _, f := range doctor.Check(&doctor.Facts{Cluster: c, Quotas: []catalog.Quota{{Group: "all", CapacityType: karpv1.CapacityTypeOnDemand, Code: "Q-1", VCPUs: 6}}}) {
-		findings += f.Message + ": " + f.Fix + "\n"
+		findings.WriteString(f.Message + ": " + f.Fix + "\n")
 	}
-	wants("doctor", findings, "use 4 of the 6 vCPUs of all instances", "tiny quota raise Q-1 12", "tiny quota raise Q-1 VCPUS")
+	wants("doctor", findings.String(), "use 4 of the 6 vCPUs of all instances", "tiny quota raise Q-1 12", "tiny quota raise Q-1 VCPUS")
 
 	if !clouds.Interrupts("TinyPreempted") || !slices.Contains(clouds.NodeClassResources(), schema.GroupResource{Group: tinyGroup, Resource: "tinynodeclasses"}) {
 		t.Errorf("events or rights do not know the cloud: %v", clouds.NodeClassResources())
