@@ -1,12 +1,9 @@
 package gather
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -16,24 +13,20 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/provreq"
 	"karve.sh/karve/pkg/snapshot/facts"
 )
 
-// What the caches keep of an object must not depend on what a user adds to it: etcd stores 1.5 MiB, and there may be thousands of such objects. A pod that
-// needs more than these limits is kept without the parts that are too large, and with [snapshot.CutAnnotation], so that decisions leave it alone.
+// What the caches keep of an object must not depend on what a user adds to it: etcd stores 1.5 MiB, and there may be thousands of such objects. Pods with more than
+// these limits or [facts.MaxBytes] are kept without the parts that are too large, and with [facts.CutAnnotation], so that decisions leave them alone.
 const (
-	// specBytes limits the memory of what a spec requires, and largeBytes is the encoded size from which it is measured. Decoded, a spec has up to
-	// twenty times its encoded size.
-	specBytes, largeBytes = 16 << 10, 256
 	// labelsBytes limits the memory of the labels of an object.
 	labelsBytes = 8 << 10
 	// nameBytes limits names that the API server does not limit, such as those of owners.
 	nameBytes = 253
-	// maxOwners, maxVolumes, maxPorts and maxResources limit the lists of a pod.
-	maxOwners, maxVolumes, maxPorts, maxResources = 4, 32, 32, 32
+	// maxOwners limits the owners of an object.
+	maxOwners = 4
 	// maxClaims is one more than the claims for which pkg/claims plans.
 	maxClaims = 33
 	// messageBytes limits the reasons and messages of conditions.
@@ -104,14 +97,12 @@ func userAnnotations(all map[string]string) map[string]string {
 	return kept
 }
 
-// boundedOwners returns the owner references of an object, the controller first.
+// boundedOwners returns the first owner references of an object, with the controller.
 func boundedOwners(all []metav1.OwnerReference) []metav1.OwnerReference {
 	isController := func(o metav1.OwnerReference) bool { return o.Controller != nil && *o.Controller }
-	if len(all) > maxOwners {
+	if i := slices.IndexFunc(all, isController); i >= maxOwners {
 		all = slices.Clone(all)
-		slices.SortStableFunc(all, func(a, b metav1.OwnerReference) int {
-			return cmp.Compare(firstIf(isController(a)), firstIf(isController(b)))
-		})
+		all[0], all[i] = all[i], all[0]
 	}
 	all = prefix(all, maxOwners)
 	for i := range all {
@@ -123,13 +114,6 @@ func boundedOwners(all []metav1.OwnerReference) []metav1.OwnerReference {
 		}
 	}
 	return all
-}
-
-func firstIf(first bool) int {
-	if first {
-		return 0
-	}
-	return 1
 }
 
 // prefix returns the first n values, without the memory of the others.
@@ -170,142 +154,3 @@ func boundedLabels(all map[string]string) (map[string]string, bool) {
 
 // entryBytes is about the memory that an entry of a map takes besides its key and value.
 const entryBytes = 48
-
-// boundedSpec returns a spec without the parts that do not fit into the limit. It returns false if it leaves out any.
-func boundedSpec(s corev1.PodSpec, encoded int) (corev1.PodSpec, bool) {
-	if encoded <= largeBytes || memoryOf(s) <= specBytes {
-		return s, true
-	}
-	if len(s.ResourceClaims) == 0 && !claims.RequestsGPU(&s) {
-		s = withOneContainer(s) // Of pods without GPUs, decisions read only the sum.
-		if memoryOf(s) <= specBytes {
-			return s, true
-		}
-	}
-	left := specBytes
-	fits := func(part any) bool {
-		n := memoryOf(part)
-		if n > left {
-			return false
-		}
-		left -= n
-		return true
-	}
-	kept := corev1.PodSpec{Priority: s.Priority, SchedulingGroup: s.SchedulingGroup, Containers: withOneContainer(s).Containers}
-	kept.Containers[0].Resources.Requests, kept.Containers[0].Ports = boundedRequests(kept.Containers[0].Resources.Requests), prefix(kept.Containers[0].Ports, maxPorts)
-	left -= memoryOf(kept.Containers)
-	if claims := prefix(s.ResourceClaims, maxClaims); fits(claims) {
-		kept.ResourceClaims = claims
-	}
-	if fits(s.Tolerations) {
-		kept.Tolerations = s.Tolerations
-	}
-	if fits(s.NodeSelector) {
-		kept.NodeSelector = s.NodeSelector
-	}
-	if a := s.Affinity; a != nil {
-		kept.Affinity = &corev1.Affinity{}
-		if fits(a.NodeAffinity) {
-			kept.Affinity.NodeAffinity = a.NodeAffinity
-		}
-		if a.PodAntiAffinity != nil && len(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0 {
-			terms := a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
-			if !fits(terms) {
-				terms = widened(terms)
-			}
-			kept.Affinity.PodAntiAffinity = &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms}
-		}
-	}
-	if fits(s.TopologySpreadConstraints) {
-		kept.TopologySpreadConstraints = s.TopologySpreadConstraints
-	}
-	return kept, false
-}
-
-// widened returns anti-affinity with a term for each topology that is at least as strict: the scheduler keeps other pods away from a running pod by its
-// terms, so those must not be lost.
-func widened(terms []corev1.PodAffinityTerm) []corev1.PodAffinityTerm {
-	const mostTopologies = 8
-	var all []corev1.PodAffinityTerm
-	for i := range terms {
-		key := clip(terms[i].TopologyKey, 2*nameBytes)
-		if len(all) < mostTopologies && !slices.ContainsFunc(all, func(t corev1.PodAffinityTerm) bool { return t.TopologyKey == key }) {
-			all = append(all, corev1.PodAffinityTerm{TopologyKey: key, LabelSelector: &metav1.LabelSelector{}, NamespaceSelector: &metav1.LabelSelector{}})
-		}
-	}
-	return all
-}
-
-// withOneContainer returns a spec with one container that has the requests and host ports of all.
-func withOneContainer(s corev1.PodSpec) corev1.PodSpec {
-	one := corev1.Container{}
-	for _, containers := range []*[]corev1.Container{&s.InitContainers, &s.Containers} {
-		*containers = slices.Clone(*containers)
-		for i := range *containers {
-			c := &(*containers)[i]
-			one.Ports = append(one.Ports, c.Ports...)
-			if len(c.Resources.Limits) > 0 { // The API server defaults the requests of a pod to its limits, but not those of a template.
-				requests := maps.Clone(c.Resources.Limits)
-				maps.Copy(requests, c.Resources.Requests)
-				c.Resources.Requests = requests
-			}
-		}
-	}
-	one.Resources.Requests = facts.PodRequests(&corev1.Pod{Spec: s})
-	s.Containers, s.InitContainers, s.Overhead, s.Resources = []corev1.Container{one}, nil, nil, nil
-	return s
-}
-
-// boundedRequests returns the requests for the usual resources and for GPUs, and as many others as the limit allows.
-func boundedRequests(all corev1.ResourceList) corev1.ResourceList {
-	important := func(name corev1.ResourceName) bool {
-		return name == corev1.ResourceCPU || name == corev1.ResourceMemory || name == corev1.ResourceEphemeralStorage || nodecontract.IsGPUResource(string(name))
-	}
-	names := slices.SortedFunc(maps.Keys(all), func(a, b corev1.ResourceName) int {
-		return cmp.Or(cmp.Compare(firstIf(important(a)), firstIf(important(b))), cmp.Compare(a, b))
-	})
-	kept := corev1.ResourceList{}
-	for _, name := range names[:min(len(names), maxResources)] {
-		kept[name] = all[name]
-	}
-	return kept
-}
-
-// memoryOf returns about how much memory a value takes.
-func memoryOf(value any) int { return reflectedMemory(reflect.ValueOf(value)) }
-
-var timeType = reflect.TypeFor[time.Time]()
-
-func reflectedMemory(v reflect.Value) int {
-	if !v.IsValid() || v.Type() == timeType {
-		return 0
-	}
-	switch v.Kind() { //nolint:exhaustive // Other kinds have no memory elsewhere.
-	case reflect.String:
-		return v.Len()
-	case reflect.Pointer, reflect.Interface:
-		if v.IsNil() {
-			return 0
-		}
-		return int(v.Elem().Type().Size()) + reflectedMemory(v.Elem())
-	case reflect.Slice:
-		sum := v.Len() * int(v.Type().Elem().Size())
-		for i := range v.Len() {
-			sum += reflectedMemory(v.Index(i))
-		}
-		return sum
-	case reflect.Map:
-		sum := 0
-		for key, value := range v.Seq2() {
-			sum += entryBytes + int(key.Type().Size()) + int(value.Type().Size()) + reflectedMemory(key) + reflectedMemory(value)
-		}
-		return sum
-	case reflect.Struct:
-		sum := 0
-		for _, field := range v.Fields() {
-			sum += reflectedMemory(field)
-		}
-		return sum
-	}
-	return 0
-}

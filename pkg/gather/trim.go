@@ -24,7 +24,6 @@ import (
 	"karve.sh/karve/pkg/provreq"
 	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/records"
-	"karve.sh/karve/pkg/words"
 )
 
 // Trim returns a transform function for the caches that removes what no decision needs: most of a pod is environment, mounts, probes and the status of
@@ -195,21 +194,15 @@ func (t *trimmer) annotations(all map[string]string) map[string]string {
 }
 
 func (t *trimmer) pod(p *corev1.Pod) {
-	var cut []string
-	if all := t.userMeta(&p.ObjectMeta); !all {
-		cut = append(cut, fmt.Sprintf("labels of more than %d KiB", labelsBytes>>10))
-	}
+	all := t.userMeta(&p.ObjectMeta)
 	p.Labels = t.labelMap(p.Labels)
-	spec, all := t.spec(&p.Spec, false)
-	if !all {
-		cut = append(cut, fmt.Sprintf("containers, selectors, affinity, tolerations or claims of more than %d KiB", specBytes>>10))
-	}
+	spec, cut := t.spec(&p.Spec, false)
 	spec.NodeName, spec.ActiveDeadlineSeconds = t.strings.shareValue(p.Spec.NodeName, p.Spec.NodeName), p.Spec.ActiveDeadlineSeconds
-	if spec.Volumes = volumesOf(p.Spec.Volumes); len(spec.Volumes) > maxVolumes {
-		spec.Volumes, cut = prefix(spec.Volumes, maxVolumes), append(cut, fmt.Sprintf("more than %d volumes with claims", maxVolumes))
+	if !all {
+		cut = strings.TrimSuffix(fmt.Sprintf("labels of more than %d KiB and %s", labelsBytes>>10, cut), " and ")
 	}
-	if len(cut) > 0 {
-		metav1.SetMetaDataAnnotation(&p.ObjectMeta, facts.CutAnnotation, words.And(cut))
+	if cut != "" {
+		metav1.SetMetaDataAnnotation(&p.ObjectMeta, facts.CutAnnotation, cut)
 	}
 	p.Spec, p.Status = spec, t.status(p, spec.ResourceClaims)
 }
@@ -244,76 +237,36 @@ func (t *trimmer) status(p *corev1.Pod, claims []corev1.PodResourceClaim) corev1
 	return status
 }
 
-// spec returns the parts of a spec that affect a pod's placement, without those that differ between the pods of one template. It shares memory with
-// equal specs. Limits matter in templates, where the API server has not defaulted requests to them yet. It returns false if it leaves out parts because
-// they are too large.
-func (t *trimmer) spec(s *corev1.PodSpec, limits bool) (corev1.PodSpec, bool) {
-	bare := corev1.PodSpec{
-		Containers: containers(s.Containers, limits), InitContainers: containers(s.InitContainers, limits), Resources: s.Resources, Overhead: s.Overhead,
-		NodeSelector: s.NodeSelector, Affinity: s.Affinity, Tolerations: s.Tolerations, TopologySpreadConstraints: s.TopologySpreadConstraints,
-		Priority: s.Priority, ResourceClaims: s.ResourceClaims,
-	}
+// spec returns the parts of a spec that affect a pod's placement, and which of them are left out because they are too large. It shares memory with equal specs.
+func (t *trimmer) spec(s *corev1.PodSpec, limits bool) (spec corev1.PodSpec, cut string) {
+	spec = facts.Placement(s, limits)
 	if s.SchedulerName != corev1.DefaultSchedulerName {
-		bare.SchedulerName = s.SchedulerName
+		spec.SchedulerName = s.SchedulerName
 	}
 	if group := s.SchedulingGroup; group != nil {
-		bare.SchedulingGroup = &corev1.PodSchedulingGroup{}
+		spec.SchedulingGroup = &corev1.PodSchedulingGroup{}
 		if group.PodGroupName != nil {
-			bare.SchedulingGroup.PodGroupName = new(clip(*group.PodGroupName, nameBytes))
+			spec.SchedulingGroup.PodGroupName = new(clip(*group.PodGroupName, nameBytes))
 		}
 	}
-	bare = *facts.WithBoundedAmounts(&bare)
-	bare, all := boundedSpec(bare, bare.Size())
-	key, err := bare.Marshal()
-	if err != nil {
-		return bare, all // It cannot be compared with others.
+	pod := facts.Bounded(&corev1.Pod{Spec: spec})
+	spec, cut = pod.Spec, pod.Annotations[facts.CutAnnotation]
+	volumes := spec.Volumes // They differ between the pods of a StatefulSet.
+	spec.Volumes = nil
+	if key, err := spec.Marshal(); err == nil { // Others cannot be compared.
+		spec = t.specs.shareValue(string(key), spec)
 	}
-	return t.specs.shareValue(string(key), bare), all
-}
-
-func containers(all []corev1.Container, limits bool) []corev1.Container {
-	if all == nil {
-		return nil
-	}
-	bare := make([]corev1.Container, len(all))
-	for i := range all {
-		c := &all[i]
-		bare[i] = corev1.Container{RestartPolicy: c.RestartPolicy, Resources: corev1.ResourceRequirements{Requests: c.Resources.Requests, Claims: c.Resources.Claims}}
-		if limits {
-			bare[i].Resources.Limits = c.Resources.Limits
-		}
-		for _, p := range c.Ports {
-			if p.HostPort > 0 {
-				bare[i].Ports = append(bare[i].Ports, corev1.ContainerPort{HostPort: p.HostPort, Protocol: p.Protocol})
-			}
-		}
-	}
-	return bare
-}
-
-// volumesOf returns the volumes that have a PersistentVolumeClaim.
-func volumesOf(all []corev1.Volume) []corev1.Volume {
-	var kept []corev1.Volume
-	for i := range all {
-		v := &all[i]
-		switch {
-		case v.PersistentVolumeClaim != nil:
-			kept = append(kept, corev1.Volume{Name: v.Name, VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: v.PersistentVolumeClaim}})
-		case v.Ephemeral != nil:
-			kept = append(kept, corev1.Volume{Name: v.Name, VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}})
-		}
-	}
-	return kept
+	spec.Volumes = volumes
+	return spec, cut
 }
 
 func (t *trimmer) template(p *corev1.PodTemplateSpec) corev1.PodTemplateSpec {
 	labels, _ := boundedLabels(p.Labels)
 	kept := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: userAnnotations(p.Annotations)}}
-	var all bool
-	if kept.Spec, all = t.spec(&p.Spec, true); !all {
-		metav1.SetMetaDataAnnotation(&kept.ObjectMeta, facts.CutAnnotation, fmt.Sprintf("a template of more than %d KiB", specBytes>>10))
+	spec, cut := t.spec(&p.Spec, true)
+	if kept.Spec = spec; cut != "" {
+		metav1.SetMetaDataAnnotation(&kept.ObjectMeta, facts.CutAnnotation, cut)
 	}
-	kept.Spec.Volumes = prefix(volumesOf(p.Spec.Volumes), maxVolumes)
 	return kept
 }
 

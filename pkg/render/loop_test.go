@@ -304,7 +304,7 @@ func (w *world) arrive(claim *karpv1.NodeClaim) corev1.Node {
 // agent returns what the agent of a machine writes on its Node.
 func (w *world) agent(node string, t *catalog.InstanceType, p *facts.Promise) written {
 	honest := nodelabels.Of(&nodelabels.Node{
-		Type: t.Name, Nitro: true, GPU: t.GPU, Resource: string(p.Resource), Least: p.ReplicasPerGPU, Most: p.ReplicasPerGPU, MPS: p.MPS.Users != "",
+		Type: t.Name, Nitro: true, GPU: t.GPU, Resource: string(p.Resource), MinReplicas: p.ReplicasPerGPU, MaxReplicas: p.ReplicasPerGPU, MPS: p.MPS.Users != "",
 	})
 	labels := honest.Known
 	least, most := t.GPU.ReportedMiB()

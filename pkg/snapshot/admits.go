@@ -87,5 +87,5 @@ func (v *View) Admits(pool *Pool, pod *corev1.Pod) error {
 // KarpenterPool returns the name of the first of Karpenter's own NodePools that could serve a pod, or "" if there is none.
 func (v *View) KarpenterPool(pod *corev1.Pod) string {
 	gpu, _ := facts.GPUResource(pod)
-	return karpenterPoolServing(func() []karpenterPool { return karpenterPoolsOf(v.cluster) }, facts.WithinBounds(pod), gpu, claims.Of(pod))
+	return karpenterPoolServing(func() []karpenterPool { return karpenterPoolsOf(v.cluster) }, pod, gpu, claims.Of(pod))
 }

@@ -101,7 +101,7 @@ func (f *footprint) addRunning() bool {
 func (f *footprint) addWaiting(storage *records.Storage) bool {
 	fits := map[*shape]bool{}
 	for _, pod := range f.index.Unbound() {
-		if !claims.RequestsGPU(&pod.Spec) || facts.ExcessWhy(pod) != "" { // Nothing is planned for pods beyond a bound.
+		if !claims.RequestsGPU(&pod.Spec) || facts.TooLarge(pod) != "" { // Nothing is planned for it.
 			continue
 		}
 		s := f.shapes.sketchOf(pod)

@@ -100,7 +100,6 @@ func (s *shapes) sketchOf(pod *corev1.Pod) *shape {
 }
 
 func (s *shapes) sketchLocked(pod *corev1.Pod) *shape {
-	pod = facts.WithinBounds(pod)
 	text, deadline := facts.Content(pod), time.Duration(0)
 	if s.leaving && pod.Spec.ActiveDeadlineSeconds != nil {
 		deadline = time.Duration(min(*pod.Spec.ActiveDeadlineSeconds, maxDeadline)) * time.Second
@@ -114,8 +113,8 @@ func (s *shapes) sketchLocked(pod *corev1.Pod) *shape {
 	if known := s.byText[text]; known != nil {
 		return known
 	}
-	size := facts.SizeOf(pod)
-	made := &shape{queueText: shortened(text), load: size.Load(), nodeLoad: size.NodeLoad(), demand: records.DemandOf(pod), ports: facts.HostPorts(pod), claim: claims.Of(pod), deadline: deadline, group: group}
+	load, nodeLoad := facts.LoadOf(&pod.Spec)
+	made := &shape{queueText: shortened(text), load: load, nodeLoad: nodeLoad, demand: records.DemandOf(pod), ports: facts.HostPorts(pod), claim: claims.Of(pod), deadline: deadline, group: group}
 	made.gpu, _ = facts.GPUResource(pod)
 	made.gpuMemory, made.wrong = facts.GPUMemory(pod)
 	made.throughput, _ = facts.ThroughputOf(pod) // An error is reported on the pod, which is planned without a throughput.
@@ -129,9 +128,6 @@ func (s *shapes) sketchLocked(pod *corev1.Pod) *shape {
 	}
 	if why := facts.SetAsideWhy(pod); why != "" {
 		made.fault = &planner.Refusal{Reason: planner.ReasonSetAside, Message: why}
-	}
-	if why := facts.ExcessWhy(pod); why != "" && made.fault == nil {
-		made.fault = &planner.Refusal{Reason: planner.ReasonUnsupported, Message: why}
 	}
 	s.byText[text] = made
 	return made

@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -29,33 +28,17 @@ func ShortText(key string) string {
 // Content returns the text of a pod on which decisions depend, except for its labels and its place. It is equal for the pods of a Deployment, and only for pods
 // of the same shape.
 func Content(pod *corev1.Pod) string {
-	spec := corev1.PodSpec{
-		NodeSelector: pod.Spec.NodeSelector, Affinity: pod.Spec.Affinity, Tolerations: pod.Spec.Tolerations,
-		TopologySpreadConstraints: pod.Spec.TopologySpreadConstraints, Overhead: pod.Spec.Overhead, Resources: pod.Spec.Resources,
-		Priority: pod.Spec.Priority, ResourceClaims: pod.Spec.ResourceClaims,
-		Containers: schedulingParts(pod.Spec.Containers), InitContainers: schedulingParts(pod.Spec.InitContainers),
-	}
-	b, err := WithBoundedAmounts(&spec).Marshal()
+	spec := Placement(&pod.Spec, true)
+	spec.Volumes = nil
+	b, err := spec.Marshal()
 	if err != nil {
 		return "pod " + PodName(pod) // A pod that cannot be encoded has its own shape.
 	}
-	text := string(b) + "\x00" + pod.Annotations[v1alpha1.GPUMemoryAnnotation] + "\x00" + pod.Annotations[nodecontract.GPUThreadsAnnotation] + "\x00" + claims.Text(pod) + "\x00" + SetAsideWhy(pod) + ExcessWhy(pod) + "\x00" + pod.Annotations[CutAnnotation] + "\x00" + throughputText(pod)
+	text := string(b) + "\x00" + pod.Annotations[v1alpha1.GPUMemoryAnnotation] + "\x00" + pod.Annotations[nodecontract.GPUThreadsAnnotation] + "\x00" + claims.Text(pod) + "\x00" + SetAsideWhy(pod) + "\x00" + pod.Annotations[CutAnnotation] + "\x00" + throughputText(pod)
 	if HasTerms(pod) {
 		text += fmt.Sprintf("\x00%s%q", pod.Namespace, termLabels(pod))
 	}
 	return text
-}
-
-// schedulingParts returns the containers with only the fields that matter to the scheduler.
-func schedulingParts(containers []corev1.Container) []corev1.Container {
-	all := make([]corev1.Container, len(containers))
-	for i := range containers {
-		all[i] = corev1.Container{
-			Resources: containers[i].Resources, RestartPolicy: containers[i].RestartPolicy,
-			Ports: slices.DeleteFunc(slices.Clone(containers[i].Ports), func(p corev1.ContainerPort) bool { return p.HostPort == 0 }),
-		}
-	}
-	return all
 }
 
 // HasTerms reports whether the pod has any terms about other pods.

@@ -51,7 +51,7 @@ func (x *Index) With(c Changes) (after *Index, d Difference) {
 	}
 	for _, p := range podsByNode(c.Pods) {
 		if p.pod != nil {
-			p.pod = WithinBounds(p.pod)
+			p.pod = Bounded(p.pod)
 		}
 		d.Others = d.Others || differ(e.pods.get(p.key), p.pod)
 		e.setPod(p.key, p.pod)

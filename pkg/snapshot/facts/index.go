@@ -278,7 +278,7 @@ func (x *Index) ExclusiveUsers() map[string]*corev1.Pod {
 		}
 	}
 	for _, pod := range x.pending.all() {
-		if pod.Status.NominatedNodeName != "" && pod.DeletionTimestamp.IsZero() || karpenter.IsProvisionable(pod) && ExcessWhy(pod) == "" {
+		if pod.Status.NominatedNodeName != "" && pod.DeletionTimestamp.IsZero() || karpenter.IsProvisionable(pod) && TooLarge(pod) == "" {
 			note(pod)
 		}
 	}

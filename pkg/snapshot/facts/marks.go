@@ -12,11 +12,6 @@ import (
 
 // Annotations that only objects in memory have. Caches remove those of the API server's objects.
 
-// excessAnnotation has the reason why a pod is beyond a bound.
-const excessAnnotation = "aside.karve.sh/excess"
-
-func ExcessWhy(pod *corev1.Pod) string { return pod.Annotations[excessAnnotation] }
-
 // CutAnnotation says which parts of a pod are too large to be kept, and were left out.
 const CutAnnotation = v1alpha1.Group + "/too-large"
 

@@ -21,9 +21,10 @@ func VirtualPod(r *provreq.Request, set, index int) *corev1.Pod {
 	pod.UID, pod.Labels, pod.CreationTimestamp.Time = types.UID(fmt.Sprintf("%s/%d/%d", r.UID, set, index)), maps.Clone(template.Labels), r.Created
 	delete(pod.Labels, PluginGroupLabel) // The request is its group.
 	delete(pod.Labels, KueueGroupLabel)
+	kept := pod.Annotations
 	pod.Annotations = map[string]string{requestAnnotation: r.Name}
 	for _, key := range []string{nodecontract.GPUMemoryAnnotation, nodecontract.GPUThreadsAnnotation, v1alpha1.ThroughputAnnotation, CutAnnotation, setAsideAnnotation} {
-		if value, has := template.Annotations[key]; has {
+		if value, has := kept[key]; has {
 			pod.Annotations[key] = value
 		}
 	}
@@ -51,7 +52,7 @@ func PodOfTemplate(namespace, name string, template *corev1.PodTemplateSpec) *co
 		spec.Affinity.PodAffinity, spec.Affinity.PodAntiAffinity = nil, nil
 	}
 	spec.InitContainers, spec.Containers = WithDefaultRequests(spec.InitContainers), WithDefaultRequests(spec.Containers)
-	return pod
+	return Bounded(pod)
 }
 
 // WithDefaultRequests returns the containers of a template with requests that default to limits. The API server does that for pods, but not for templates.

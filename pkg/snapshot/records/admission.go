@@ -32,7 +32,6 @@ type Demand struct {
 }
 
 func DemandOf(pod *corev1.Pod) Demand {
-	pod = facts.WithinBounds(pod)
 	return Demand{
 		Pod: pod, Requests: facts.PodRequests(pod), Selectors: slices.Sorted(maps.Keys(pod.Spec.NodeSelector)), Later: dependsOnLater(pod),
 		affinity: sync.OnceValue(func() nodeaffinity.RequiredNodeAffinity { return nodeaffinity.GetRequiredNodeAffinity(pod) }),

@@ -67,7 +67,7 @@ func DaemonPod(ds *appsv1.DaemonSet) *corev1.Pod {
 	spec.InitContainers, spec.Containers = facts.WithDefaultRequests(spec.InitContainers), facts.WithDefaultRequests(spec.Containers)
 	pod := &corev1.Pod{ObjectMeta: ds.Spec.Template.ObjectMeta, Spec: spec}
 	pod.Namespace, pod.Name = ds.Namespace, ds.Name
-	return facts.WithinBounds(pod) // Without its affinity, it counts as running on each node whose taints it tolerates.
+	return facts.Bounded(pod) // Without its selectors, it counts as running on each node whose taints it tolerates.
 }
 
 func ResourceOf(demands []*Demand, name corev1.ResourceName) int64 {

@@ -196,12 +196,8 @@ func (s *Storage) addUnbound(v *Volumes, claim *corev1.PersistentVolumeClaim, na
 func (s *Storage) addPlace(v *Volumes, volume string, on *corev1.NodeSelector) string {
 	p := s.places[volume]
 	if p == nil {
-		var demands facts.Size
-		for i := range on.NodeSelectorTerms {
-			demands.NodeTerm(&on.NodeSelectorTerms[i])
-		}
-		if excess := demands.Excess(); excess != "" {
-			return fmt.Sprintf("%s %s", volume, excess)
+		if facts.MemoryOf(on) > facts.MaxBytes {
+			return fmt.Sprintf("%s has a node affinity of more than %d KiB, which Karve does not read: select nodes by a label that they share", volume, facts.MaxBytes>>10)
 		}
 		nodes, err := nodeaffinity.NewNodeSelector(on)
 		if err != nil {
