@@ -25,6 +25,7 @@ import (
 	"karve.sh/karve/pkg/catalog/published"
 	"karve.sh/karve/pkg/doctor"
 	"karve.sh/karve/pkg/leader"
+	"karve.sh/karve/pkg/promquery"
 )
 
 const nameLabel = "app.kubernetes.io/name"
@@ -187,8 +188,8 @@ func (r *factReader) own(ctx context.Context, namespace string) {
 	in := doctor.Namespaces{Controller: namespace, Agents: cmp.Or(r.agents, namespace)}
 	var services corev1.ServiceList
 	if err := r.List(ctx, &services); err == nil {
-		if found := prometheusServices(services.Items); len(found) > 0 {
-			in.Prometheus = found[0].namespace
+		if found := promquery.Services(services.Items); len(found) > 0 {
+			in.Prometheus = found[0].Namespace
 		}
 	}
 	var wanted []doctor.UserRight
