@@ -86,3 +86,63 @@ var (
 func podAge(now time.Time) podColumn {
 	return podColumn{title: "AGE", right: true, cell: func(p *overview.Pod) string { return words.Age(now.Sub(p.Started)) }}
 }
+
+func price3(micro *int64) string {
+	if micro == nil {
+		return unknown
+	}
+	return words.USD(*micro)
+}
+
+func stateColor(n *overview.Node, colors palette) string {
+	switch n.Severity {
+	case overview.Good:
+		return colors.green(n.Message)
+	case overview.Bad:
+		return colors.red(n.Message)
+	case overview.Idle:
+		return colors.yellow(n.Message)
+	case overview.Busy:
+		return colors.cyan(n.Message)
+	}
+	return n.Message
+}
+
+func unusedFor(p *overview.Pod) string {
+	if p.UnusedSeconds == nil {
+		return unknown
+	}
+	return words.Age(time.Duration(*p.UnusedSeconds) * time.Second)
+}
+
+func memoryText(mib *int64) string {
+	if mib == nil {
+		return unknown
+	}
+	return gib(*mib) + "Gi"
+}
+
+// ofMemory formats a part of an amount that may be unknown.
+func ofMemory(part int64, all *int64) string {
+	if all == nil {
+		return gib(part) + "/" + unknown
+	}
+	return gib(part) + "/" + gib(*all) + "Gi"
+}
+
+// gib formats MiB as GiB with at most one decimal.
+func gib(mib int64) string {
+	tenths := (mib*10 + 512) / 1024
+	if tenths%10 == 0 {
+		return strconv.FormatInt(tenths/10, 10)
+	}
+	return fmt.Sprintf("%d.%d", tenths/10, tenths%10)
+}
+
+// number returns a value, or -1 if it is unknown.
+func number[T int64 | float64](value *T) float64 {
+	if value == nil {
+		return -1
+	}
+	return float64(*value)
+}

@@ -28,8 +28,6 @@ import (
 	"karve.sh/karve/pkg/promquery"
 )
 
-const nameLabel = "app.kubernetes.io/name"
-
 // facts reads the facts for the checks. It records what cannot be read.
 func (c connection) facts(ctx context.Context, namespace string) *doctor.Facts {
 	ctx, stop := context.WithCancel(ctx)
@@ -117,9 +115,6 @@ func (r *factReader) programs(ctx context.Context) {
 		r.agent, r.agents = d.Spec.Template.Labels, d.Namespace
 	}
 }
-
-// agentName is the name label in the karve-node chart.
-const agentName = "karve-node"
 
 // buildVersion returns the version of this program, or "unknown" if it was built without one.
 func buildVersion() string {
@@ -316,4 +311,34 @@ func (r *factReader) visible(ctx context.Context) error {
 		}
 		return nil
 	})
+}
+
+// componentLabel identifies the component of Karve in a Deployment of its chart.
+const componentLabel = "app.kubernetes.io/component"
+
+// controllers returns the Deployments of Karve's controller. There should be one.
+func (c connection) controllers(ctx context.Context) ([]appsv1.Deployment, error) {
+	var list appsv1.DeploymentList
+	if err := c.List(ctx, &list, client.MatchingLabels{componentLabel: "controller"}); err != nil {
+		return nil, err
+	}
+	var found []appsv1.Deployment
+	for _, d := range list.Items {
+		if flagOf(&d, "settle-duration") != "" {
+			found = append(found, d)
+		}
+	}
+	return found, nil
+}
+
+// flagOf returns the value of a flag of a Deployment's containers, or "" if it is not set.
+func flagOf(d *appsv1.Deployment, name string) string {
+	for _, ctr := range d.Spec.Template.Spec.Containers {
+		for _, arg := range ctr.Args {
+			if value, ok := strings.CutPrefix(arg, "--"+name+"="); ok {
+				return value
+			}
+		}
+	}
+	return ""
 }

@@ -196,20 +196,6 @@ func slotMemory(slots []overview.Slots) int64 {
 	return mib
 }
 
-func stateColor(n *overview.Node, colors palette) string {
-	switch n.Severity {
-	case overview.Good:
-		return colors.green(n.Message)
-	case overview.Bad:
-		return colors.red(n.Message)
-	case overview.Idle:
-		return colors.yellow(n.Message)
-	case overview.Busy:
-		return colors.cyan(n.Message)
-	}
-	return n.Message
-}
-
 // productNames returns the products of a node's GPUs, each with its number.
 func productNames(n *overview.Node) string {
 	var names []string
@@ -361,37 +347,6 @@ func agentNotes(nodes []overview.Node) []string {
 		}
 	}
 	return notes
-}
-
-func price3(micro *int64) string {
-	if micro == nil {
-		return unknown
-	}
-	return words.USD(*micro)
-}
-
-func memoryText(mib *int64) string {
-	if mib == nil {
-		return unknown
-	}
-	return gib(*mib) + "Gi"
-}
-
-// ofMemory formats a part of an amount that may be unknown.
-func ofMemory(part int64, all *int64) string {
-	if all == nil {
-		return gib(part) + "/" + unknown
-	}
-	return gib(part) + "/" + gib(*all) + "Gi"
-}
-
-// gib formats MiB as GiB with at most one decimal.
-func gib(mib int64) string {
-	tenths := (mib*10 + 512) / 1024
-	if tenths%10 == 0 {
-		return strconv.FormatInt(tenths/10, 10)
-	}
-	return fmt.Sprintf("%d.%d", tenths/10, tenths%10)
 }
 
 func podsOn(all *overview.Overview) map[string][]*overview.Pod {

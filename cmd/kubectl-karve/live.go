@@ -7,8 +7,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/spf13/pflag"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
@@ -155,3 +159,92 @@ func serves(mapper meta.RESTMapper, kind schema.GroupKind, versions ...string) (
 	}
 	return true, nil
 }
+
+func addNamespaceFlag(fs *pflag.FlagSet, namespace *string) {
+	fs.StringVar(namespace, "karve-namespace", "karve-system", "namespace of Karve's controller, which publishes its instance types, prices and settings there")
+}
+
+var (
+	allPods     = selection{}
+	pendingPods = selection{fields: "spec.nodeName="}
+	boundPods   = selection{fields: "spec.nodeName!="}
+	boundAgents = selection{fields: "spec.nodeName!=", labels: nameLabel + "=" + agentName}
+)
+
+// bulk reads pods and nodes without the fields that no command needs, and other kinds with its client.
+type bulk struct {
+	client.Client
+	api rest.Interface
+	// pods selects the pods that it lists.
+	pods []selection
+}
+
+// List lists objects. It supports no options for pods and nodes.
+func (b bulk) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	switch l := list.(type) {
+	case *corev1.PodList:
+		if len(options) > 0 {
+			return errors.New("only the pods of the selections can be listed")
+		}
+		var pods []*corev1.Pod
+		reader := newPodReader()
+		err := each(ctx, b.api, "pods", b.pods, func(message []byte) error {
+			pod, _, err := reader.decode(message)
+			if err == nil {
+				pods = append(pods, pod)
+			}
+			return err
+		})
+		l.Items = itemsOf(pods)
+		return err
+	case *corev1.NodeList:
+		if len(options) > 0 {
+			return errors.New("only all nodes can be listed")
+		}
+		var nodes []*corev1.Node
+		var less []byte
+		err := each(ctx, b.api, "nodes", []selection{{}}, func(message []byte) (err error) {
+			if less, err = ofNodes.from(less[:0], message); err != nil {
+				return err
+			}
+			node := &corev1.Node{}
+			nodes = append(nodes, node)
+			return node.Unmarshal(less)
+		})
+		l.Items = itemsOf(nodes)
+		return err
+	}
+	if err := gather.List(ctx, b.Client, list, options...); err != nil {
+		return err
+	}
+	return trimmed(list)
+}
+
+// trimmed removes from objects that users write what the controller does not keep of them, so that its memory does not depend on their size.
+func trimmed(list client.ObjectList) error {
+	trim := gather.Trim()
+	return meta.EachListItem(list, func(o runtime.Object) error {
+		switch o.(type) {
+		case *corev1.PersistentVolumeClaim, *corev1.Namespace, *appsv1.DaemonSet, *resourcev1.ResourceClaim, *resourcev1.ResourceClaimTemplate, *resourcev1.DeviceClass, *resourcev1.DeviceTaintRule, *resourcev1.ResourceSlice:
+			_, err := trim(o)
+			return err
+		}
+		return nil
+	})
+}
+
+// itemsOf returns a list of the final size. A growing slice of objects would take several times as much memory.
+func itemsOf[T any](objects []*T) []T {
+	items := make([]T, len(objects))
+	for i, o := range objects {
+		items[i] = *o
+	}
+	return items
+}
+
+// agentName is the name label in the karve-node chart.
+const agentName = "karve-node"
+
+const nameLabel = "app.kubernetes.io/name"
+
+func isAgent(pod *corev1.Pod) bool { return pod.Labels[nameLabel] == agentName }

@@ -5,10 +5,8 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 	"time"
 
@@ -16,9 +14,6 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
-
-	"karve.sh/karve/pkg/leader"
-	"karve.sh/karve/pkg/plain"
 )
 
 func main() {
@@ -51,34 +46,6 @@ func untilSignal(command func(context.Context) int) int {
 		}
 		number, _ := s.(syscall.Signal)
 		return 128 + int(number)
-	}
-}
-
-type streams struct {
-	in       io.Reader
-	out, err io.Writer
-}
-
-func (s streams) note(text string) { fmt.Fprintf(s.err, "note: %s\n", plain.Line(text)) }
-
-func (s streams) notes(texts ...string) {
-	for _, text := range texts {
-		if text != "" {
-			s.note(text)
-		}
-	}
-}
-
-func (s streams) warn(controller *leader.Leader) {
-	if text := controller.Warning(); text != "" {
-		fmt.Fprintf(s.err, "warning: %s\n", plain.Line(text))
-	}
-}
-
-// error prints an error, which may consist of several, one on each line.
-func (s streams) error(err error) {
-	for line := range strings.SplitSeq(err.Error(), "\n") {
-		fmt.Fprintf(s.err, "error: %s\n", plain.Line(line))
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
 
+	"karve.sh/karve/pkg/leader"
 	"karve.sh/karve/pkg/plain"
 )
 
@@ -53,4 +54,32 @@ func (o *output) data(out io.Writer, v any) error {
 	}
 	_, err = fmt.Fprintln(out, strings.TrimSuffix(string(text), "\n"))
 	return err
+}
+
+type streams struct {
+	in       io.Reader
+	out, err io.Writer
+}
+
+func (s streams) note(text string) { fmt.Fprintf(s.err, "note: %s\n", plain.Line(text)) }
+
+func (s streams) notes(texts ...string) {
+	for _, text := range texts {
+		if text != "" {
+			s.note(text)
+		}
+	}
+}
+
+func (s streams) warn(controller *leader.Leader) {
+	if text := controller.Warning(); text != "" {
+		fmt.Fprintf(s.err, "warning: %s\n", plain.Line(text))
+	}
+}
+
+// error prints an error, which may consist of several, one on each line.
+func (s streams) error(err error) {
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		fmt.Fprintf(s.err, "error: %s\n", plain.Line(line))
+	}
 }

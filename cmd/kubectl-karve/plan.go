@@ -286,10 +286,6 @@ func (o *planOptions) published(ctx context.Context, live connection) (published
 	return s, err
 }
 
-func addNamespaceFlag(fs *pflag.FlagSet, namespace *string) {
-	fs.StringVar(namespace, "karve-namespace", "karve-system", "namespace of Karve's controller, which publishes its instance types, prices and settings there")
-}
-
 func (o *planOptions) read(ctx context.Context, live connection) (source, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()

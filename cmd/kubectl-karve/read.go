@@ -169,8 +169,6 @@ func addPrices(c *facts.Cluster, told published.Catalog) error {
 	return nil
 }
 
-func isAgent(pod *corev1.Pod) bool { return pod.Labels[nameLabel] == agentName }
-
 const (
 	// boundFor is the time limit of the search for a bound. boundNodes is the largest number of nodes for which there is one. The search must not make a
 	// command slow.
@@ -188,3 +186,17 @@ func (s seen) bind() {
 		s.Totals.BoundMicroUSDPerHour = &bound
 	}
 }
+
+// agent is the pod of a node agent, with the port of its metrics.
+type agent struct {
+	namespace, name string
+	port            int32
+}
+
+const (
+	// scrapes is the number of agents that are scraped concurrently. scrapeTimeout is the time limit of one scrape.
+	scrapes       = 64
+	scrapeTimeout = 2 * time.Second
+	// agentPort is the chart's port for metrics, used if the agent's pod does not name one.
+	agentPort = 9450
+)

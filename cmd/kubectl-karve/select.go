@@ -140,3 +140,48 @@ func (p *podSelection) none(what string) string {
 	}
 	return text + " " + what
 }
+
+// order is a way to sort nodes and pods. Equal ones are sorted by name.
+type order struct {
+	name  string
+	nodes func(a, b *overview.Node) int
+	pods  func(a, b *podRow) int
+}
+
+var orders = []order{
+	{"name", func(_, _ *overview.Node) int { return 0 }, func(_, _ *podRow) int { return 0 }},
+	{
+		"replicas held", func(a, b *overview.Node) int { return cmp.Compare(b.ReplicasHeld, a.ReplicasHeld) },
+		func(a, b *podRow) int { return cmp.Compare(b.Replicas, a.Replicas) },
+	},
+	{
+		"price", func(a, b *overview.Node) int {
+			return cmp.Compare(number(b.MicroUSDPerHour), number(a.MicroUSDPerHour))
+		},
+		func(a, b *podRow) int { return cmp.Compare(number(b.MicroUSDPerHour), number(a.MicroUSDPerHour)) },
+	},
+	{"age", func(a, b *overview.Node) int { return b.Created.Compare(a.Created) }, func(a, b *podRow) int { return b.Started.Compare(a.Started) }},
+	{
+		"state", func(a, b *overview.Node) int { return cmp.Compare(urgency[a.Severity], urgency[b.Severity]) },
+		func(a, b *podRow) int {
+			return cmp.Or(cmp.Compare(waitsFirst(a), waitsFirst(b)), cmp.Compare(number(b.UnusedSeconds), number(a.UnusedSeconds)))
+		},
+	},
+}
+
+var urgency = map[overview.Severity]int{overview.Bad: 0, overview.Busy: 1, overview.Idle: 2, overview.Good: 3}
+
+// podRow is a pod that holds replicas, or waits for some since Started.
+type podRow struct {
+	overview.Pod
+
+	// waits says why a pod waits. It is "" for a pod that holds replicas. resource is what it requests, if that is known.
+	waits, resource string
+}
+
+func waitsFirst(p *podRow) int {
+	if p.waits != "" {
+		return 0
+	}
+	return 1
+}

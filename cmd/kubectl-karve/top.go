@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,14 +19,6 @@ import (
 	"karve.sh/karve/pkg/overview"
 	"karve.sh/karve/pkg/table"
 	"karve.sh/karve/pkg/words"
-)
-
-const (
-	// scrapes is the number of agents that are scraped concurrently. scrapeTimeout is the time limit of one scrape.
-	scrapes       = 64
-	scrapeTimeout = 2 * time.Second
-	// agentPort is the chart's port for metrics, used if the agent's pod does not name one.
-	agentPort = 9450
 )
 
 type topOptions struct {
@@ -132,14 +123,6 @@ func (o *topOptions) sort(all *overview.Overview) {
 	slices.SortStableFunc(all.Pods, func(a, b overview.Pod) int { return cmp.Compare(pod(&b), pod(&a)) })
 }
 
-// number returns a value, or -1 if it is unknown.
-func number[T int64 | float64](value *T) float64 {
-	if value == nil {
-		return -1
-	}
-	return float64(*value)
-}
-
 func (o *topOptions) nodes(all *overview.Overview) table.Table {
 	columns := slices.Concat([]nodeColumn{
 		nodeName, nodeType, nodeReplicas,
@@ -195,13 +178,6 @@ func usedOfStated(p *overview.Pod) string {
 	return used + "/" + memoryText(p.StatedMiB)
 }
 
-func unusedFor(p *overview.Pod) string {
-	if p.UnusedSeconds == nil {
-		return unknown
-	}
-	return words.Age(time.Duration(*p.UnusedSeconds) * time.Second)
-}
-
 type trouble struct {
 	// asked is the number of nodes whose agents were needed.
 	asked int
@@ -246,12 +222,6 @@ func (c connection) measure(ctx context.Context, seen seen, all bool) (map[strin
 	}
 	group.Wait()
 	return measured, t
-}
-
-// agent is the pod of a node agent, with the port of its metrics.
-type agent struct {
-	namespace, name string
-	port            int32
 }
 
 // scrape reads the metrics of an agent through the API server.
