@@ -91,18 +91,11 @@ var columns = []string{"cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "creat
 func ReadCSV(in io.Reader) (Recording, error) { return readCSV(in, maxTrace, maxPods) }
 
 func readCSV(in io.Reader, bytes int64, pods int) (Recording, error) {
-	buffered := bufio.NewReader(in)
-	if magic, err := buffered.Peek(2); err == nil && magic[0] == 0x1f && magic[1] == 0x8b {
-		z, err := gzip.NewReader(buffered)
-		if err != nil {
-			return Recording{}, fmt.Errorf("decompressing it: %w", err)
-		}
-		buffered = bufio.NewReader(z)
+	text, err := textOf(in)
+	if err != nil {
+		return Recording{}, err
 	}
-	if mark, err := buffered.Peek(3); err == nil && string(mark) == "\ufeff" {
-		_, _ = buffered.Discard(len(mark))
-	}
-	left := &io.LimitedReader{R: buffered, N: bytes + 1}
+	left := &io.LimitedReader{R: text, N: bytes + 1}
 	lines := csv.NewReader(left)
 	lines.FieldsPerRecord, lines.ReuseRecord = -1, true
 	var r csvReader
@@ -137,6 +130,22 @@ func readCSV(in io.Reader, bytes int64, pods int) (Recording, error) {
 			return Recording{}, fmt.Errorf("line %d: there are more than %d pods", line, pods)
 		}
 	}
+}
+
+// textOf returns a reader of the text, decompressed and without a byte order mark.
+func textOf(in io.Reader) (*bufio.Reader, error) {
+	text := bufio.NewReader(in)
+	if magic, err := text.Peek(2); err == nil && magic[0] == 0x1f && magic[1] == 0x8b {
+		z, err := gzip.NewReader(text)
+		if err != nil {
+			return nil, fmt.Errorf("decompressing it: %w", err)
+		}
+		text = bufio.NewReader(z)
+	}
+	if mark, err := text.Peek(3); err == nil && string(mark) == "\ufeff" {
+		_, _ = text.Discard(len(mark))
+	}
+	return text, nil
 }
 
 type csvReader struct {
