@@ -33,21 +33,22 @@ func (r *report) writeNode(ctx context.Context) {
 	var retry backoff.Backoff
 	var restore <-chan time.Time // It is nil while the Node is as it was written.
 	var restored time.Time
-	node, changed := r.agent.nodes.latest()
+	_, changed := r.agent.nodes.latest()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-r.write:
 		case <-changed:
-			node, changed = r.agent.nodes.latest()
+			node, next := r.agent.nodes.latest()
+			changed = next
 			if restore == nil && len(w.lackingLabels(node))+len(w.lackingConditions(node)) > 0 {
 				restore = time.After(max(restoreAfter, restoreEvery-time.Since(restored)))
 			}
 			continue
 		case <-restore:
 			restore = nil
-			node, changed = r.agent.nodes.latest()
+			node, _ := r.agent.nodes.latest()
 			labels, conditions := w.lackingLabels(node), w.lackingConditions(node)
 			if len(labels)+len(conditions) == 0 {
 				continue

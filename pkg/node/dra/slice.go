@@ -135,19 +135,17 @@ func quantityText(n, scale int64, units ...string) string {
 	return strconv.FormatInt(n, 10) + units[0]
 }
 
+var driverVersion = regexp.MustCompile(`^(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?$`)
+
 // versionNumbers returns the three numbers of a driver version, of which the last may be missing. Leading zeros, as in 580.65.06, are not part of a
 // semantic version.
 func versionNumbers(version string) (numbers [3]int, ok bool) {
-	parts := strings.Split(version, ".")
-	if len(parts) < 2 || len(parts) > 3 {
+	match := driverVersion.FindStringSubmatch(version)
+	if match == nil {
 		return numbers, false
 	}
-	for i, part := range parts {
-		n, err := strconv.Atoi(part)
-		if err != nil || n < 0 {
-			return numbers, false
-		}
-		numbers[i] = n
+	for i, part := range match[1:] {
+		numbers[i], _ = strconv.Atoi(part) // It has digits or nothing.
 	}
 	return numbers, true
 }
