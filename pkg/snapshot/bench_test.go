@@ -222,3 +222,32 @@ func BenchmarkBuildAfterOnePodChange(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkBuildForEqualTenants builds the view of a large cluster after one pod has changed. In each of 200 namespaces, a Deployment waits whose pods request
+// what those of the others do, with rules of its own.
+func BenchmarkBuildForEqualTenants(b *testing.B) {
+	for _, nodes := range []int{1_000, 5_000} {
+		b.Run(fmt.Sprint(nodes, " nodes"), func(b *testing.B) {
+			c := Large(nodes)
+			for i := range 200 {
+				name := fmt.Sprintf("app-%03d", i)
+				waiting := Pods(name, 3, Asking("cpu", "100m", "memory", "1Gi", "nvidia.com/gpu.shared", "1"), inApp(name), spreadOver(zone, name), spreadOver(host, name), away(host, name))
+				for k := range waiting {
+					waiting[k].Namespace = fmt.Sprintf("team-%03d", i)
+				}
+				c.Pods = append(c.Pods, waiting...)
+			}
+			c.Index = c.Indexed()
+			pods := c.Pods
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				pod := pods[i%len(pods)].DeepCopy()
+				WithLabels("changed", fmt.Sprint(i))(pod)
+				c.Index, _ = c.Index.With(facts.Changes{Pods: map[string]*corev1.Pod{facts.PodName(pod): pod}})
+				if got := len(snapshot.Build(c).Classes); got < 200 {
+					b.Fatalf("%d classes", got)
+				}
+			}
+		})
+	}
+}
