@@ -141,7 +141,7 @@ func (a *all) print(out io.Writer) {
 	}
 	a.Facts.Cluster = a.Cluster
 	_, _ = io.WriteString(out, (&diagnosis{doctor.Check(a.Facts)}).text(paletteFor(out)))
-	r := rollout.OverviewOf(a.Rollout)
+	r := rollout.Summarize(a.Rollout)
 	_, _ = io.WriteString(out, rolloutText(&r, noon))
 }
 

@@ -160,7 +160,7 @@ func (c connection) rolloutStatus(ctx context.Context, out io.Writer, name strin
 	if err != nil {
 		return err
 	}
-	seen := rollout.OverviewOf(r)
+	seen := rollout.Summarize(r)
 	return format.print(out, &seen, func() string { return rolloutText(&seen, now) })
 }
 
@@ -169,11 +169,11 @@ func (c connection) rolloutList(ctx context.Context, out io.Writer, format outpu
 	if err := gather.List(ctx, c.Client, &list); err != nil {
 		return fmt.Errorf("listing GPUImageRollouts: %w", err)
 	}
-	seen := []rollout.Overview{}
+	seen := []rollout.Summary{}
 	for i := range list.Items {
-		seen = append(seen, rollout.OverviewOf(&list.Items[i]))
+		seen = append(seen, rollout.Summarize(&list.Items[i]))
 	}
-	slices.SortFunc(seen, func(a, b rollout.Overview) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(seen, func(a, b rollout.Summary) int { return cmp.Compare(a.Name, b.Name) })
 	return format.print(out, seen, func() string {
 		if len(seen) == 0 {
 			return "There are no GPUImageRollouts.\n"
@@ -183,7 +183,7 @@ func (c connection) rolloutList(ctx context.Context, out io.Writer, format outpu
 	})
 }
 
-func rolloutTable(all []rollout.Overview, now time.Time, wide bool) table.Table {
+func rolloutTable(all []rollout.Summary, now time.Time, wide bool) table.Table {
 	t := table.Table{Columns: []table.Column{
 		{Title: "NAME"}, {Title: "NODECLASS"}, {Title: "CURRENT"}, {Title: "CANDIDATE"}, {Title: "STEP"}, {Title: "SINCE"}, {Title: "UPDATED"}, {Title: "PROMOTION"}, {Title: "PROBLEM"},
 	}}
@@ -216,8 +216,8 @@ func rolloutTable(all []rollout.Overview, now time.Time, wide bool) table.Table 
 	return t
 }
 
-func rolloutText(o *rollout.Overview, now time.Time) string {
-	t := rolloutTable([]rollout.Overview{*o}, now, false)
+func rolloutText(o *rollout.Summary, now time.Time) string {
+	t := rolloutTable([]rollout.Summary{*o}, now, false)
 	text := t.String()
 	if len(o.Stages) > 0 {
 		steps := table.Table{Columns: []table.Column{{Title: "STEP"}, {Title: "STATE"}, {}}}

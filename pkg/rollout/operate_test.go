@@ -88,13 +88,13 @@ func TestARolloutThatIsNewCannotBeOperated(t *testing.T) {
 	w := newSimulation(release(1, "amd64"))
 	w.refusesTo(t, Promote, "has not taken over EC2NodeClass gpu yet (the controller has not seen it yet; it needs imageRollouts.enabled=true in the chart)")
 	w.refusesTo(t, undo(""), "has not taken over EC2NodeClass gpu yet")
-	if o := OverviewOf(w.rollout); o.Step != "" || o.Since != nil || len(o.Stages) > 0 || o.Current != "" {
+	if o := Summarize(w.rollout); o.Step != "" || o.Since != nil || len(o.Stages) > 0 || o.Current != "" {
 		t.Errorf("%+v", o)
 	}
 }
 
 // states returns the states of the stages, such as "done now later".
-func states(o *Overview) string {
+func states(o *Summary) string {
 	var all []string
 	for _, s := range o.Stages {
 		all = append(all, string(s.Step)+" "+s.State)
@@ -102,12 +102,12 @@ func states(o *Overview) string {
 	return strings.Join(all, ", ")
 }
 
-func TestAnOverviewTellsTheStagesOfARollout(t *testing.T) {
+func TestSummaryTellsTheStagesOfARollout(t *testing.T) {
 	t.Parallel()
 	w := settled(t)
 	check := func(current, candidate, want, waits string) {
 		t.Helper()
-		o := OverviewOf(w.rollout)
+		o := Summarize(w.rollout)
 		if o.Current != current || o.Candidate != candidate || states(&o) != want || !strings.Contains(o.WaitsFor, waits) || o.Step != w.rollout.Status.Step {
 			t.Errorf("%s, %s, stages %q, waits for %q; want %s, %s, %q, %q", o.Current, o.Candidate, states(&o), o.WaitsFor, current, candidate, want, waits)
 		}
@@ -126,7 +126,7 @@ func TestAnOverviewTellsTheStagesOfARollout(t *testing.T) {
 	w.replace()
 	w.step(false)
 	check("v1", "", "Rolling now", "going back to v1")
-	o := OverviewOf(w.rollout)
+	o := Summarize(w.rollout)
 	if len(o.Distrusted) != 1 || o.Distrusted[0].Release != "v2" || !strings.Contains(o.Fault, "v2") {
 		t.Errorf("%+v", o)
 	}

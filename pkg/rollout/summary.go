@@ -11,8 +11,8 @@ import (
 	"karve.sh/karve/pkg/words"
 )
 
-// Overview describes a rollout for people. Programs can read it as JSON.
-type Overview struct {
+// Summary describes a rollout for people. Programs can read it as JSON.
+type Summary struct {
 	Name      string `json:"name"`
 	NodeClass string `json:"nodeClass"`
 	// Wanted is spec.image, and Paused whether spec.promotion is Paused.
@@ -52,10 +52,10 @@ type Distrusted struct {
 	Message string    `json:"message"`
 }
 
-// OverviewOf describes a rollout. If the status is older than the spec, WaitsFor says so.
-func OverviewOf(r *v1alpha1.GPUImageRollout) Overview {
+// Summarize describes a rollout. If the status is older than the spec, WaitsFor says so.
+func Summarize(r *v1alpha1.GPUImageRollout) Summary {
 	s := &r.Status
-	o := Overview{
+	o := Summary{
 		Name: r.Name, NodeClass: r.Spec.NodeClassRef.Name, Wanted: r.Spec.Image, Paused: isPaused(r), Step: s.Step,
 		Nodes: s.Nodes, Updated: s.NodesUpdated, WaitsFor: waitsFor(r), Fault: messageIf(r, v1alpha1.ConditionDegraded, metav1.ConditionTrue), Stages: stages(r),
 	}
