@@ -242,7 +242,7 @@ func (a *Agent) loop(ctx context.Context, updates <-chan configsource.Update, fo
 			continue
 		}
 		again = time.After(a.applyAgain)
-		if why := (*problem)(nil); errors.As(err, &why) {
+		if why := (*applyError)(nil); errors.As(err, &why) {
 			again = time.After(lookForMPS)
 		}
 		if a.report.refused(ctx, err) {
@@ -275,7 +275,7 @@ func (a *Agent) accept(ctx context.Context, u configsource.Update) (*sharing.Con
 	if u.Err != nil {
 		log.Error(u.Err, "The configuration cannot be used; the last one stays in force")
 		if errors.Is(u.Err, configsource.ErrManagedElsewhere) {
-			return nil, &problem{nodecontract.ReasonMIGManagedElsewhere, u.Err}
+			return nil, &applyError{nodecontract.ReasonMIGManagedElsewhere, u.Err}
 		}
 		return nil, u.Err
 	}

@@ -65,8 +65,8 @@ type MIGApply struct {
 	// divide divides the GPUs. mayReboot reports whether it may reboot the machine.
 	divide func(ctx context.Context, wanted nodecontract.MIG, mayReboot bool) error
 	again  time.Duration
-	// said is the problem that was last written.
-	said mig.Problem
+	// said is the failure that was last written.
+	said mig.Failure
 }
 
 func NewMIGApply(o MIGOptions, node *nodeapi.Client, driver mig.Driver) *MIGApply {
@@ -136,7 +136,7 @@ func (a *MIGApply) once(ctx context.Context, n nodeapi.Node) (done bool) {
 		return true
 	}
 	err = a.divide(ctx, wanted, has(nodecontract.ReplicasNotReadyTaint))
-	var problem *mig.Problem
+	var failure *mig.Failure
 	switch {
 	case err == nil:
 		log.Info("The GPUs are divided as promised", "into", wanted.Describe())
@@ -144,22 +144,22 @@ func (a *MIGApply) once(ctx context.Context, n nodeapi.Node) (done bool) {
 	case errors.Is(err, mig.ErrHeld):
 		log.Info("The GPUs are not divided as promised, and stay as they are", "reason", err.Error())
 		return true
-	case !errors.As(err, &problem):
-		problem = &mig.Problem{Reason: nodecontract.ReasonRefused, Message: err.Error()}
+	case !errors.As(err, &failure):
+		failure = &mig.Failure{Reason: nodecontract.ReasonRefused, Message: err.Error()}
 	}
-	if *problem != a.said {
-		log.Info("The GPUs are not divided; trying again", "reason", problem.Reason, "message", problem.Message)
-		if err := a.say(ctx, n, problem); err != nil {
+	if *failure != a.said {
+		log.Info("The GPUs are not divided; trying again", "reason", failure.Reason, "message", failure.Message)
+		if err := a.say(ctx, n, failure); err != nil {
 			log.Info("The Node cannot be written; trying again", "error", err.Error())
 			return false
 		}
-		a.said = *problem
+		a.said = *failure
 	}
 	return false
 }
 
-// say writes a problem to the Node, as the agent will when it runs.
-func (a *MIGApply) say(ctx context.Context, n nodeapi.Node, p *mig.Problem) error {
+// say writes a failure to the Node, as the agent will when it runs.
+func (a *MIGApply) say(ctx context.Context, n nodeapi.Node, p *mig.Failure) error {
 	last := map[string]health.Condition{}
 	for _, c := range n.Status.Conditions {
 		last[c.Type] = health.Condition(c)

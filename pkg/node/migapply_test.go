@@ -112,7 +112,7 @@ func TestGPUsStayAsTheyAre(t *testing.T) {
 
 func TestNodeSaysWhyItsGPUsAreNotDivided(t *testing.T) {
 	t.Parallel()
-	used := &mig.Problem{Reason: nodecontract.ReasonMIGModePending, Message: "process 4711 uses GPU 0"}
+	used := &mig.Failure{Reason: nodecontract.ReasonMIGModePending, Message: "process 4711 uses GPU 0"}
 	d := startDividing(t, sevenSmall, used, used, used, errors.New("something else"), nil)
 	d.run()
 	d.ends()
@@ -126,7 +126,7 @@ func TestNodeSaysWhyItsGPUsAreNotDivided(t *testing.T) {
 
 func TestReportIsWrittenAgainIfTheAPIServerRefusesIt(t *testing.T) {
 	t.Parallel()
-	d := startDividing(t, sevenSmall, &mig.Problem{Reason: nodecontract.ReasonNone, Message: "no driver"})
+	d := startDividing(t, sevenSmall, &mig.Failure{Reason: nodecontract.ReasonNone, Message: "no driver"})
 	d.api.refuse = true
 	d.run()
 	d.eventually("it fails to write", func() bool { return d.log.has("The Node cannot be written") })

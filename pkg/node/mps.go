@@ -24,14 +24,14 @@ const lookForMPS = time.Second
 // waitForMPS is how long the agent waits for daemons after a change before it reports that they are missing.
 const waitForMPS = 5 * time.Second
 
-// problem is an error with the reason for the sharing condition.
-type problem struct {
+// applyError is an error with the reason for the sharing condition.
+type applyError struct {
 	reason string
 	err    error
 }
 
-func (p *problem) Error() string { return p.err.Error() }
-func (p *problem) Unwrap() error { return p.err }
+func (e *applyError) Error() string { return e.err.Error() }
+func (e *applyError) Unwrap() error { return e.err }
 
 // mpsWatch follows the MPS daemons of the GPUs that are shared with MPS.
 type mpsWatch struct {
@@ -94,10 +94,10 @@ func (a *Agent) daemonsReady(limits []mps.Limits) error {
 	}
 	status, err := mps.ReadStatus(a.mps.dir)
 	if err != nil {
-		return &problem{nodecontract.ReasonMPSDaemonDown, err}
+		return &applyError{nodecontract.ReasonMPSDaemonDown, err}
 	}
 	if down := status.Unready(limits, time.Now()); len(down) > 0 {
-		return &problem{nodecontract.ReasonMPSDaemonDown, errors.New(reasons(down))}
+		return &applyError{nodecontract.ReasonMPSDaemonDown, errors.New(reasons(down))}
 	}
 	return nil
 }
@@ -121,7 +121,7 @@ func (a *Agent) nobodyHolds(ctx context.Context, uuids map[string]bool) error {
 	}
 	holders, err := a.use.holders.Holders(ctx)
 	if err != nil {
-		return &problem{nodecontract.ReasonRefused, fmt.Errorf("the kubelet does not say which pods hold GPUs whose strategy is to change: %w", err)}
+		return &applyError{nodecontract.ReasonRefused, fmt.Errorf("the kubelet does not say which pods hold GPUs whose strategy is to change: %w", err)}
 	}
 	var devices []gpu.Device
 	for _, uuid := range slices.Sorted(maps.Keys(uuids)) {
@@ -149,7 +149,7 @@ func (a *Agent) checkComputeModes(c sharing.Config, devices []gpu.Device) error 
 		for _, g := range r.GPUs {
 			i := slices.IndexFunc(now, func(d gpu.Device) bool { return d.UUID == g.UUID })
 			if g.MPS == nil && (g.Replicas > 1 || g.SlotMiB > 0 || g.Instance != nil) && i >= 0 && now[i].ComputeMode == gpu.ComputeExclusiveProcess {
-				return &problem{nodecontract.ReasonComputeModeWrong, fmt.Errorf(
+				return &applyError{nodecontract.ReasonComputeModeWrong, fmt.Errorf(
 					"GPU %d (%s) has the compute mode EXCLUSIVE_PROCESS, as for MPS, and is to be shared without MPS: run the pod of the MPS daemons, which resets it, or `nvidia-smi -i %d -c DEFAULT`",
 					g.Index, g.UUID, g.Index)}
 			}

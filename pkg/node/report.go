@@ -255,7 +255,7 @@ func (r *report) opened(d gpu.Driver, devices []gpu.Device, err error) {
 // refused records why the newest configuration was refused, or that it is in force if err is nil. It reports whether that has changed.
 func (r *report) refused(ctx context.Context, err error) bool {
 	now, before, inForce, reason := "", "", false, nodecontract.ReasonRefused
-	if why := (*problem)(nil); errors.As(err, &why) {
+	if why := (*applyError)(nil); errors.As(err, &why) {
 		reason = why.reason
 	}
 	if err != nil {

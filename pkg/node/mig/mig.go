@@ -55,21 +55,21 @@ type Machine struct {
 // ErrHeld means that pods hold GPUs that are not divided as promised. Nothing is changed.
 var ErrHeld = errors.New("pods hold GPUs")
 
-// Problem is why GPUs are not divided.
-type Problem struct { //nolint:errname // It is the reason of a condition as well.
+// Failure is why GPUs are not divided.
+type Failure struct { //nolint:errname // It is the reason of a condition as well.
 	// Reason is the reason of the Node's condition nodecontract.SharingCondition.
 	Reason  string
 	Message string
 }
 
-func (p *Problem) Error() string { return p.Message }
+func (p *Failure) Error() string { return p.Message }
 
 func refusedError(format string, args ...any) error {
-	return &Problem{nodecontract.ReasonRefused, fmt.Sprintf(format, args...)}
+	return &Failure{nodecontract.ReasonRefused, fmt.Sprintf(format, args...)}
 }
 
 func pendingError(format string, args ...any) error {
-	return &Problem{nodecontract.ReasonMIGModePending, fmt.Sprintf(format, args...)}
+	return &Failure{nodecontract.ReasonMIGModePending, fmt.Sprintf(format, args...)}
 }
 
 // state is the current state of a GPU.
@@ -84,10 +84,10 @@ type state struct {
 
 func (s *state) name() string { return fmt.Sprintf("GPU %d (%s)", s.Index, s.Product) }
 
-// Divide divides the GPUs as wanted. It returns nil on success, ErrHeld, or a *Problem.
+// Divide divides the GPUs as wanted. It returns nil on success, ErrHeld, or a *Failure.
 func (m *Machine) Divide(ctx context.Context, wanted nodecontract.MIG) error {
 	if _, err := m.Driver.Init(); err != nil {
-		return &Problem{nodecontract.ReasonNone, "the NVIDIA driver does not answer: " + err.Error()}
+		return &Failure{nodecontract.ReasonNone, "the NVIDIA driver does not answer: " + err.Error()}
 	}
 	defer func() { _ = m.Driver.Shutdown() }() // Nobody can handle the error.
 	gpus, err := m.read(wanted)
@@ -117,7 +117,7 @@ func (m *Machine) read(wanted nodecontract.MIG) ([]*state, error) {
 		err = errors.New("it lists no GPU")
 	}
 	if err != nil {
-		return nil, &Problem{nodecontract.ReasonNone, "the NVIDIA driver does not answer: " + err.Error()}
+		return nil, &Failure{nodecontract.ReasonNone, "the NVIDIA driver does not answer: " + err.Error()}
 	}
 	gpus := make([]*state, 0, len(devices))
 	for _, d := range devices {

@@ -73,17 +73,17 @@ func promised(profile string, count int64) nodecontract.MIG {
 	return nodecontract.MIG{Profile: profile, Count: count, Naming: nodecontract.MIGMixed}
 }
 
-// refuses divides and wants a problem with the words.
+// refuses divides and wants a failure with the words.
 func (w *world) refuses(wanted nodecontract.MIG, reason string, words ...string) {
 	w.t.Helper()
 	err := w.Divide(w.t.Context(), wanted)
-	var problem *mig.Problem
-	if !errors.As(err, &problem) || problem.Reason != reason {
-		w.t.Fatalf("%v, want a problem with the reason %s", err, reason)
+	var failure *mig.Failure
+	if !errors.As(err, &failure) || failure.Reason != reason {
+		w.t.Fatalf("%v, want a failure with the reason %s", err, reason)
 	}
 	for _, words := range words {
-		if !strings.Contains(problem.Message, words) {
-			w.t.Errorf("it says %q, want %q in it", problem.Message, words)
+		if !strings.Contains(failure.Message, words) {
+			w.t.Errorf("it says %q, want %q in it", failure.Message, words)
 		}
 	}
 }

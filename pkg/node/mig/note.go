@@ -70,7 +70,7 @@ func (n Note) Clear() {
 	_ = os.Remove(n.path()) // Usually there is none.
 }
 
-// reboot reboots the machine unless it has already been rebooted for this. It always returns a *Problem.
+// reboot reboots the machine unless it has already been rebooted for this. It always returns a *Failure.
 func (m *Machine) reboot(ctx context.Context, s *state, failed error) error {
 	why := fmt.Sprintf("%s turns MIG on when it is reset, and a reset failed (%s)", s.name(), failed)
 	was, err := m.Note.read()
