@@ -65,7 +65,7 @@ type resolution struct {
 	resourceVersion string
 	types           []catalog.InstanceType
 	reservations    []catalog.Reservation
-	problem         *problem
+	failure         *failure
 }
 
 // New returns an empty catalog. Start fills it.
@@ -115,7 +115,7 @@ func (c *Catalog) load(ctx context.Context) *api.Clients {
 			return clients
 		}
 		for _, s := range c.sources {
-			c.failed(ctx, s, &problem{reason: "NoConfiguration", message: err.Error()})
+			c.failed(ctx, s, &failure{reason: "NoConfiguration", message: err.Error()})
 		}
 		if !c.sleep(ctx, lifecycle.Backoff(firstBackoff, maxBackoff, failures+1)) {
 			return nil
@@ -148,14 +148,14 @@ func (c *Catalog) list(ctx context.Context, class *unstructured.Unstructured) (c
 	r, ok := c.resolved[class.GetUID()]
 	if !ok || r.resourceVersion != class.GetResourceVersion() {
 		r = resolution{resourceVersion: class.GetResourceVersion()}
-		r.types, r.reservations, r.problem = c.resolve(ctx, class)
+		r.types, r.reservations, r.failure = c.resolve(ctx, class)
 		c.resolved[class.GetUID()] = r
 	}
 	listing := catalog.Listing{InstanceTypes: r.types, Read: c.sources[0].refreshed}
-	var uncounted *problem
+	var uncounted *failure
 	var counting <-chan struct{}
 	listing.Reservations, uncounted, counting = c.counted(r.reservations)
-	if p := cmp.Or(r.problem, c.stale(), uncounted); p != nil {
+	if p := cmp.Or(r.failure, c.stale(), uncounted); p != nil {
 		listing.Reason, listing.Message = p.reason, fmt.Sprintf("%s %q: %s", class.GetKind(), class.GetName(), p.message)
 	}
 	return listing, counting

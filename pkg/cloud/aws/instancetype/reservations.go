@@ -50,7 +50,7 @@ type reservations struct {
 	counts map[string]count
 	// attempted has the reservations for which EC2 was asked since they are wanted, or for which somebody has waited long enough.
 	attempted map[string]bool
-	problem   *problem
+	failure   *failure
 	// wake interrupts the wait for the next count, and next is closed after it.
 	wake chan struct{}
 	next chan struct{}
@@ -90,9 +90,9 @@ func (c *Catalog) reservationsOf(class *ec2v1.EC2NodeClass) []catalog.Reservatio
 	return slices.CompactFunc(all, func(a, b catalog.Reservation) bool { return a.ID == b.ID })
 }
 
-// counted returns reservations with their slots, and a problem if slots are unknown or their numbers are old. If some were never counted, it also returns a channel that
+// counted returns reservations with their slots, and a failure if slots are unknown or their numbers are old. If some were never counted, it also returns a channel that
 // is closed after the next attempt.
-func (c *Catalog) counted(all []catalog.Reservation) (counted []catalog.Reservation, p *problem, counting <-chan struct{}) {
+func (c *Catalog) counted(all []catalog.Reservation) (counted []catalog.Reservation, p *failure, counting <-chan struct{}) {
 	r, now := &c.reservations, c.config.Clock.Now()
 	counted = slices.Clone(all)
 	oldest := now
@@ -115,11 +115,11 @@ func (c *Catalog) counted(all []catalog.Reservation) (counted []catalog.Reservat
 		}
 	}
 	switch {
-	case r.problem == nil:
+	case r.failure == nil:
 	case oldest.IsZero():
-		p = &problem{r.problem.reason, "the free slots of its reservations are unknown, so none is used: " + r.problem.message}
+		p = &failure{r.failure.reason, "the free slots of its reservations are unknown, so none is used: " + r.failure.message}
 	case now.Sub(oldest) > staleCount:
-		p = &problem{r.problem.reason, fmt.Sprintf("the free slots of its reservations are those of %s, and were not read since: %s", oldest.UTC().Format(time.RFC3339), r.problem.message)}
+		p = &failure{r.failure.reason, fmt.Sprintf("the free slots of its reservations are those of %s, and were not read since: %s", oldest.UTC().Format(time.RFC3339), r.failure.message)}
 	}
 	return counted, p, counting
 }
@@ -145,7 +145,7 @@ func (c *Catalog) keepCounting(ctx context.Context, clients *api.Clients) {
 			if ctx.Err() != nil {
 				return
 			}
-			var p *problem
+			var p *failure
 			if failures++; err == nil {
 				failures = 0
 			} else {
@@ -178,18 +178,18 @@ func (c *Catalog) wanted() map[string]string {
 	return wanted
 }
 
-func (c *Catalog) recount(ctx context.Context, wanted map[string]string, counts map[string]count, p *problem) {
+func (c *Catalog) recount(ctx context.Context, wanted map[string]string, counts map[string]count, p *failure) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r := &c.reservations
-	if was := r.problem; (was == nil) != (p == nil) {
+	if was := r.failure; (was == nil) != (p == nil) {
 		if p == nil {
 			log.FromContext(ctx).Info("Read from AWS again", "source", reservationsSource)
 		} else {
 			log.FromContext(ctx).Info("Not read from AWS", "source", reservationsSource, "reason", p.reason, "message", p.message)
 		}
 	}
-	r.problem = p
+	r.failure = p
 	outcome := "Success"
 	if p == nil {
 		maps.Copy(r.counts, counts)

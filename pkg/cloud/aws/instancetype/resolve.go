@@ -36,16 +36,16 @@ var nothingUnavailable = awscache.NewUnavailableOfferings()
 // resolveTimeout is how long a plan may wait for the placement group of a node class.
 const resolveTimeout = 5 * time.Second
 
-// resolve returns the instance types of a node class and its reservations, which are not counted yet. It returns a problem if there is nothing that it can launch.
-func (c *Catalog) resolve(ctx context.Context, object *unstructured.Unstructured) (list []catalog.InstanceType, reserved []catalog.Reservation, p *problem) {
+// resolve returns the instance types of a node class and its reservations, which are not counted yet. It returns a failure if there is nothing that it can launch.
+func (c *Catalog) resolve(ctx context.Context, object *unstructured.Unstructured) (list []catalog.InstanceType, reserved []catalog.Reservation, p *failure) {
 	class := &ec2v1.EC2NodeClass{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, class); err != nil {
-		return nil, nil, &problem{"NodeClassUnreadable", fmt.Sprintf("it is not as this release of Karve knows EC2NodeClasses: %v", err)}
+		return nil, nil, &failure{"NodeClassUnreadable", fmt.Sprintf("it is not as this release of Karve knows EC2NodeClasses: %v", err)}
 	}
 	// The provider does not validate the quantities in the kubelet's configuration, and panics if they are invalid.
 	defer func() {
 		if r := recover(); r != nil {
-			list, reserved, p = nil, nil, &problem{"NodeClassInvalid", fmt.Sprintf("its spec cannot be worked with: %v; see that the quantities in spec.kubelet and the block devices are ones", r)}
+			list, reserved, p = nil, nil, &failure{"NodeClassInvalid", fmt.Sprintf("its spec cannot be worked with: %v; see that the quantities in spec.kubelet and the block devices are ones", r)}
 		}
 	}()
 	// Only reading the placement group of a node class that names one may call AWS here.
@@ -61,7 +61,7 @@ func (c *Catalog) resolve(ctx context.Context, object *unstructured.Unstructured
 
 	kubelet, err := ec2v1.ParseKubeletConfig(class.KubeletConfiguration())
 	if err != nil {
-		return nil, nil, &problem{"NodeClassInvalid", fmt.Sprintf("its spec.kubelet cannot be read: %v", err)}
+		return nil, nil, &failure{"NodeClassInvalid", fmt.Sprintf("its spec.kubelet cannot be read: %v", err)}
 	}
 	resolver := instancetype.NewDefaultResolver(c.known.region, c.expressions)
 	var resolved []*cloudprovider.InstanceType
@@ -69,7 +69,7 @@ func (c *Catalog) resolve(ctx context.Context, object *unstructured.Unstructured
 		// An error is about the expressions in spec.kubelet. Karpenter launches nothing for the class then.
 		it, err := resolver.Resolve(ctx, c.known.infos[name], c.known.zones[name], class, kubelet)
 		if err != nil {
-			return nil, nil, &problem{"NodeClassInvalid", fmt.Sprintf("instance type %s: %v", name, err)}
+			return nil, nil, &failure{"NodeClassInvalid", fmt.Sprintf("instance type %s: %v", name, err)}
 		}
 		if it != nil {
 			resolved = append(resolved, it)
@@ -107,7 +107,7 @@ func (c *Catalog) launchable(resolved []*cloudprovider.InstanceType, class *ec2v
 }
 
 // nothingOffered returns why a node class can launch nothing.
-func (c *Catalog) nothingOffered(class *ec2v1.EC2NodeClass) *problem {
+func (c *Catalog) nothingOffered(class *ec2v1.EC2NodeClass) *failure {
 	var zones []string
 	elsewhere := true
 	for _, info := range class.ZoneInfo() {
@@ -117,14 +117,14 @@ func (c *Catalog) nothingOffered(class *ec2v1.EC2NodeClass) *problem {
 	slices.Sort(zones)
 	switch {
 	case len(zones) == 0:
-		return &problem{"NoSubnets", "Karpenter has found no subnets for it: see its status"}
+		return &failure{"NoSubnets", "Karpenter has found no subnets for it: see its status"}
 	case elsewhere:
-		return &problem{"WrongRegion", fmt.Sprintf("its subnets are in %s, of which region %s has none: set AWS_REGION of Karve to the cluster's region",
+		return &failure{"WrongRegion", fmt.Sprintf("its subnets are in %s, of which region %s has none: set AWS_REGION of Karve to the cluster's region",
 			strings.Join(zones, ", "), c.known.region)}
 	case len(class.AMIs()) == 0:
-		return &problem{"NoImages", "Karpenter has found no images for it: see its status"}
+		return &failure{"NoImages", "Karpenter has found no images for it: see its status"}
 	default:
-		return &problem{"NothingOffered", fmt.Sprintf("no instance type with an NVIDIA GPU is offered in %s for which it has an image", strings.Join(zones, ", "))}
+		return &failure{"NothingOffered", fmt.Sprintf("no instance type with an NVIDIA GPU is offered in %s for which it has an image", strings.Join(zones, ", "))}
 	}
 }
 

@@ -43,7 +43,7 @@ type source struct {
 	// The fields below are guarded by Catalog.mu.
 	attempted bool
 	refreshed time.Time
-	problem   *problem
+	failure   *failure
 }
 
 // allSources returns the sources, that of the instance types first.
@@ -117,7 +117,7 @@ func (c *Catalog) keep(ctx context.Context, clients *api.Clients, s *source) {
 }
 
 // blocks reports whether nothing can be launched because of an outage during which the source could not be read.
-func (c *Catalog) blocks(s *source, p *problem) bool {
+func (c *Catalog) blocks(s *source, p *failure) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return s.instead == "" && s.refreshed.IsZero() && (p.reason == reasonUnreachable || p.reason == reasonGarbled)
@@ -146,24 +146,24 @@ func (c *Catalog) sleepUnless(ctx context.Context, wait time.Duration, wake <-ch
 func (c *Catalog) refreshed(ctx context.Context, s *source, learn func(*known)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s.problem != nil {
+	if s.failure != nil {
 		log.FromContext(ctx).Info("Read from AWS again", "source", s.name)
 	}
 	learn(&c.known)
 	clear(c.resolved)
-	s.refreshed, s.problem = c.config.Clock.Now(), nil
+	s.refreshed, s.failure = c.config.Clock.Now(), nil
 	c.config.Metrics.CatalogRefreshed.WithLabelValues(s.name).Set(float64(s.refreshed.Unix()))
 	c.config.Metrics.CatalogRefreshes.WithLabelValues(s.name, "Success").Inc()
 	c.mark(s)
 }
 
-func (c *Catalog) failed(ctx context.Context, s *source, p *problem) {
+func (c *Catalog) failed(ctx context.Context, s *source, p *failure) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s.problem == nil || s.problem.reason != p.reason {
+	if s.failure == nil || s.failure.reason != p.reason {
 		log.FromContext(ctx).Info("Not read from AWS", "source", s.name, "reason", p.reason, "message", p.message)
 	}
-	s.problem = p
+	s.failure = p
 	c.config.Metrics.CatalogRefreshes.WithLabelValues(s.name, p.reason).Inc()
 	c.mark(s)
 }
@@ -183,7 +183,7 @@ func (c *Catalog) mark(s *source) {
 }
 
 // missing returns why nothing can be launched: a required source was never read. Otherwise it returns nil.
-func (c *Catalog) missing() *problem {
+func (c *Catalog) missing() *failure {
 	for _, s := range c.sources {
 		if s.instead == "" && s.refreshed.IsZero() {
 			return s.never()
@@ -192,24 +192,24 @@ func (c *Catalog) missing() *problem {
 	return nil
 }
 
-// stale returns a problem if a source was never read, or if it is older than 1.5 times its interval. Otherwise it returns nil.
-func (c *Catalog) stale() *problem {
+// stale returns a failure if a source was never read, or if it is older than 1.5 times its interval. Otherwise it returns nil.
+func (c *Catalog) stale() *failure {
 	for _, s := range c.sources {
 		if s.refreshed.IsZero() {
 			p := s.never()
-			return &problem{p.reason, p.message + "; meanwhile " + s.instead}
+			return &failure{p.reason, p.message + "; meanwhile " + s.instead}
 		}
-		if s.problem != nil && c.config.Clock.Since(s.refreshed) > s.every*3/2 {
-			return &problem{s.problem.reason, fmt.Sprintf("the %s are those of %s, and were not read since: %s", s.words, s.refreshed.UTC().Format(time.RFC3339), s.problem.message)}
+		if s.failure != nil && c.config.Clock.Since(s.refreshed) > s.every*3/2 {
+			return &failure{s.failure.reason, fmt.Sprintf("the %s are those of %s, and were not read since: %s", s.words, s.refreshed.UTC().Format(time.RFC3339), s.failure.message)}
 		}
 	}
 	return nil
 }
 
 // never returns why a source was never read.
-func (s *source) never() *problem {
-	if s.problem == nil {
-		return &problem{"Reading", fmt.Sprintf("the %s are being read from AWS", s.words)}
+func (s *source) never() *failure {
+	if s.failure == nil {
+		return &failure{"Reading", fmt.Sprintf("the %s are being read from AWS", s.words)}
 	}
-	return &problem{s.problem.reason, fmt.Sprintf("the %s could not be read from AWS: %s", s.words, s.problem.message)}
+	return &failure{s.failure.reason, fmt.Sprintf("the %s could not be read from AWS: %s", s.words, s.failure.message)}
 }
