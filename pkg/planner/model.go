@@ -264,9 +264,9 @@ type Class struct {
 	Nodes []int
 	// Blocked is why nothing may be planned for the pods. It is nil if they can be planned for.
 	Blocked *Refusal
-	// Unserved is why no offering admits the pods although there are pools for them, or which rule excludes all offerings. It is nil if that is unknown, or if
+	// NoOffering is why no offering admits the pods although there are pools for them, or which rule excludes all offerings. It is nil if that is unknown, or if
 	// some offering admits them.
-	Unserved *Refusal
+	NoOffering *Refusal
 	// GPUMemoryBytes is the device memory that each pod requests. All replicas of the pod and all of that memory must be on one GPU. It is 0 for pods that
 	// request none: their replicas may be on any GPUs.
 	GPUMemoryBytes int64

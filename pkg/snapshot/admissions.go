@@ -273,8 +273,8 @@ func (a *admission) blockedRefusal(w *waitingClass) *planner.Refusal {
 	return a.tooLargeRefusal(w)
 }
 
-// unservedRefusal returns a refusal if no offering admits the pods but pools that probably would are not ready, or nil otherwise.
-func (a *admission) unservedRefusal() *planner.Refusal {
+// noOfferingRefusal returns a refusal if no offering admits the pods but pools that probably would are not ready, or nil otherwise.
+func (a *admission) noOfferingRefusal() *planner.Refusal {
 	if len(a.pools) > 0 || len(a.unready) == 0 {
 		return nil
 	}
@@ -285,7 +285,7 @@ func (a *admission) noPoolRefusal(w *waitingClass) *planner.Refusal {
 	if refusal := w.volumes.Refusal(); refusal != nil && len(a.whyNot) == 0 {
 		return refusal
 	}
-	if refusal := a.unservedRefusal(); refusal != nil {
+	if refusal := a.noOfferingRefusal(); refusal != nil {
 		return refusal
 	}
 	why := a.whyNot

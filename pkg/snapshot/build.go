@@ -121,10 +121,10 @@ func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 func (v *View) newClass(w *waitingClass, a *admission, mismatches *mismatches) planner.Class {
 	class := planner.Class{
 		Requests: facts.RequestsOf(w.pod(), w.gpu), Offerings: slices.Clone(a.offerings), Nodes: slices.Clone(a.nodes), Blocked: a.blockedRefusal(w),
-		Unserved: a.unservedRefusal(), GPUMemoryBytes: w.gpuMemory, Priority: schedulinghelper.PodPriority(w.pod()),
+		NoOffering: a.noOfferingRefusal(), GPUMemoryBytes: w.gpuMemory, Priority: schedulinghelper.PodPriority(w.pod()),
 	}
 	if w.expendable {
-		class.Offerings, class.Unserved = nil, &planner.Refusal{Reason: planner.ReasonPriority, Message: fmt.Sprintf(
+		class.Offerings, class.NoOffering = nil, &planner.Refusal{Reason: planner.ReasonPriority, Message: fmt.Sprintf(
 			"no machine is launched for its priority %d, which is below settings.priorityCutoff %d: raise its priority, or wait for free room", class.Priority, *v.cluster.PriorityCutoff)}
 	}
 	v.awaitCorrection(&class, a, mismatches.forClass(w, a))

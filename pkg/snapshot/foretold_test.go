@@ -264,7 +264,7 @@ func TestMismatchOutlivesItsNodeAndEndsWithAChange(t *testing.T) {
 		if blocked := view.Classes[0].Blocked; blocked != nil {
 			return blocked
 		}
-		return view.Classes[0].Unserved
+		return view.Classes[0].NoOffering
 	}
 	if blocked := after(func(*facts.Cluster) {}); blocked == nil || blocked.Reason != planner.ReasonLabels {
 		t.Errorf("after the node is gone: %+v", blocked)
@@ -289,8 +289,8 @@ func TestMismatchOutlivesItsNodeAndEndsWithAChange(t *testing.T) {
 	view := snapshot.Build(c)
 	c.GPUNodeClasses[0].Status.NodeMismatches = view.NodeMismatches(&c.GPUNodeClasses[0])
 	c.Nodes[0].Labels["nvidia.com/gpu.product"] = "Tesla-T4"
-	if view = snapshot.Build(c); view.Classes[0].Unserved != nil || len(view.NodeMismatches(&c.GPUNodeClasses[0])) != 0 {
-		t.Errorf("after the label was corrected: %+v", view.Classes[0].Unserved)
+	if view = snapshot.Build(c); view.Classes[0].NoOffering != nil || len(view.NodeMismatches(&c.GPUNodeClasses[0])) != 0 {
+		t.Errorf("after the label was corrected: %+v", view.Classes[0].NoOffering)
 	}
 }
 

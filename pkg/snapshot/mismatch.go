@@ -208,7 +208,7 @@ func (v *View) awaitCorrection(class *planner.Class, a *admission, mismatch *v1a
 			"the node of NodeClaim %s was launched for such pods and does not admit them: it has the taint %s, which NodePool %s does not have. Nothing more is launched for them until the taint is "+
 				"removed, or the NodePool, its classes or the pods change: add the taint to spec.template.spec.startupTaints of the NodePool if it is removed later, or else to spec.template.spec.taints", mismatch.NodeClaim, mismatch.Taint, mismatch.NodePool)}
 	}
-	class.Offerings, class.Unserved = nil, refusal
+	class.Offerings, class.NoOffering = nil, refusal
 	if len(class.Nodes) == 0 && class.Blocked == nil {
 		class.Blocked = refusal
 	}

@@ -118,7 +118,7 @@ func (v *View) adaptToRequest(class *planner.Class, w *waitingClass, a *admissio
 	if r.Class != provreq.CheckCapacity {
 		return
 	}
-	class.Offerings, class.Unserved = nil, &planner.Refusal{Reason: planner.ReasonNoPool, Message: "there is no free room for it on the nodes that have started"}
+	class.Offerings, class.NoOffering = nil, &planner.Refusal{Reason: planner.ReasonNoPool, Message: "there is no free room for it on the nodes that have started"}
 	class.Nodes = slices.DeleteFunc(class.Nodes, v.Starting)
 	if !r.Is(provreq.Provisioned) {
 		class.Priority = headroomPriority // It looks for room that nobody else needs.
@@ -153,7 +153,7 @@ func (v *View) Alone(r *Requested, limited bool) planner.Snapshot {
 	}
 	for i, at := range r.classes {
 		class := v.Classes[at]
-		class.Nodes, class.Preferences, class.Offerings, class.Unserved = nil, nil, r.launchable[i], nil
+		class.Nodes, class.Preferences, class.Offerings, class.NoOffering = nil, nil, r.launchable[i], nil
 		class.Priority = max(class.Priority, math.MinInt32+1)
 		s.Classes = append(s.Classes, class)
 	}

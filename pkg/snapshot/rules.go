@@ -143,7 +143,7 @@ func (r *rules) placeClass(class int) {
 		}
 		offered := len(c.Offerings) > 0
 		if r.keepPlaces(c, func(_ string, labels map[string]string) bool { _, ok := labels[t.key]; return ok }); offered && len(c.Offerings) == 0 {
-			c.Unserved = &planner.Refusal{Reason: planner.ReasonRule, Message: fmt.Sprintf("%s: no machine that could be launched has that label", t.name())}
+			c.NoOffering = &planner.Refusal{Reason: planner.ReasonRule, Message: fmt.Sprintf("%s: no machine that could be launched has that label", t.name())}
 		}
 		if len(c.Offerings)+len(c.Nodes) == 0 {
 			c.Blocked = &planner.Refusal{Reason: planner.ReasonRule, Message: fmt.Sprintf("%s: no machine that admits the pod has that label", t.name())}
@@ -163,7 +163,7 @@ func (r *rules) placeClass(class int) {
 		return
 	}
 	if offered && len(c.Offerings) == 0 {
-		c.Unserved = &planner.Refusal{Reason: planner.ReasonRule, Message: "podAntiAffinity, its own, that of pods that run or that of a DaemonSet, keeps it off every machine that could be launched"}
+		c.NoOffering = &planner.Refusal{Reason: planner.ReasonRule, Message: "podAntiAffinity, its own, that of pods that run or that of a DaemonSet, keeps it off every machine that could be launched"}
 	}
 	for i := range required {
 		r.addRule(class, &required[i], false)

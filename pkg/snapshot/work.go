@@ -176,7 +176,7 @@ func (v *View) admitCopies(class *planner.Class, slow map[int]slowness, prices m
 		slices.Sort(class.Preferences[p].Offerings)
 	}
 	if len(admitted) == 0 && len(class.Offerings) > 0 {
-		class.Unserved = &planner.Refusal{Reason: planner.ReasonNoPool, Message: "its annotation " + v1alpha1.ThroughputAnnotation + " names no GPU of the machines that would take it: name one of them, or state *=1.0"}
+		class.NoOffering = &planner.Refusal{Reason: planner.ReasonNoPool, Message: "its annotation " + v1alpha1.ThroughputAnnotation + " names no GPU of the machines that would take it: name one of them, or state *=1.0"}
 	}
 	class.Offerings = admitted
 }

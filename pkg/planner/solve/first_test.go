@@ -63,7 +63,7 @@ func TestPodsThatCauseNoMachineUseOnlyRoomThatIsLeft(t *testing.T) {
 	s := contested()
 	o := s.Offerings[0]
 	s.Nodes = []planner.Node{{Name: "a", Free: o.Free, GPUs: o.GPUs}}
-	s.Classes[0].Offerings, s.Classes[0].Unserved = nil, &planner.Refusal{Reason: planner.ReasonPriority, Message: "too low"}
+	s.Classes[0].Offerings, s.Classes[0].NoOffering = nil, &planner.Refusal{Reason: planner.ReasonPriority, Message: "too low"}
 	s.Classes[0].Nodes, s.Classes[1].Nodes = []int{0}, []int{0}
 	for name, plan := range map[string]planner.Plan{
 		"anew": solve.Plan(s), "resumed": solve.Solver{}.Resume(s, planner.Plan{Placements: []planner.Placement{{Node: 0, Pods: s.Classes[0].Pods[:10]}}}),

@@ -130,7 +130,7 @@ func TestRoomOfAGroupWithoutAPlaceIsHeld(t *testing.T) {
 	s.Classes[0].Nodes, s.Classes[1].Nodes = []int{0}, []int{0}
 	earlier := planner.Plan{Placements: []planner.Placement{{Node: 0, Pods: s.Classes[1].Pods[:3]}}}
 	below := plantest.Clone(s) // Pods below the priority cut-off take no held room either.
-	below.Classes[0].Offerings, below.Classes[0].Unserved = nil, &planner.Refusal{Reason: planner.ReasonPriority, Message: "too low"}
+	below.Classes[0].Offerings, below.Classes[0].NoOffering = nil, &planner.Refusal{Reason: planner.ReasonPriority, Message: "too low"}
 	for _, s := range []planner.Snapshot{s, below} {
 		roomIsHeld(t, s, earlier)
 	}
@@ -159,7 +159,7 @@ func TestPodsBelowTheCutoffStayWhole(t *testing.T) {
 	o := s.Offerings[0]
 	s.Nodes = []planner.Node{{Name: "free", Free: o.Free, GPUs: o.GPUs}}
 	s.Classes[0].Nodes, s.Classes[1].Nodes = []int{0}, []int{0}
-	s.Classes[1].Offerings, s.Classes[1].Unserved = nil, &planner.Refusal{Reason: planner.ReasonPriority, Message: "too low"}
+	s.Classes[1].Offerings, s.Classes[1].NoOffering = nil, &planner.Refusal{Reason: planner.ReasonPriority, Message: "too low"}
 	p := solve.Plan(s)
 	if err := check.Plan(s, p); err != nil {
 		t.Error(err)

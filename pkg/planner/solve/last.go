@@ -13,7 +13,7 @@ func (with Solver) belowCutoffLast(s planner.Snapshot, first func(planner.Snapsh
 	now, below := s, make([]bool, len(s.Classes))
 	now.Classes = slices.Clone(s.Classes)
 	for c := range now.Classes {
-		if class := &now.Classes[c]; class.Unserved != nil && class.Unserved.Reason == planner.ReasonPriority && len(class.Pods) > 0 {
+		if class := &now.Classes[c]; class.NoOffering != nil && class.NoOffering.Reason == planner.ReasonPriority && len(class.Pods) > 0 {
 			class.Pods, below[c] = nil, true
 		}
 	}

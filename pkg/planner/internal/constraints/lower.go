@@ -31,10 +31,10 @@ func (pr *problem) lowered(parts []portion, relaxed bool) planner.Snapshot {
 		c := pr.Classes[p.class]
 		s.Classes[k] = planner.Class{
 			Pods: c.Pods[p.first : p.first+p.pods], Requests: c.Requests, Offerings: p.offerings, Nodes: p.nodes,
-			GPUMemoryBytes: c.GPUMemoryBytes, Quotas: c.Quotas, Unserved: c.Unserved,
+			GPUMemoryBytes: c.GPUMemoryBytes, Quotas: c.Quotas, NoOffering: c.NoOffering,
 		}
 		if len(c.Offerings) > 0 { // The rules leave it none.
-			s.Classes[k].Unserved = &planner.Refusal{Reason: planner.ReasonRule, Message: "its rules about other pods allow no machine that could be launched"}
+			s.Classes[k].NoOffering = &planner.Refusal{Reason: planner.ReasonRule, Message: "its rules about other pods allow no machine that could be launched"}
 		}
 	}
 	of := map[int][]int{} // The portions of each class.

@@ -25,10 +25,10 @@ func (p *Problem) Refusal(sh *Shape, class planner.Class, left Limits) planner.R
 	slices.SortFunc(admitting, func(i, j int) int { return CompareOfferings(s, i, j) })
 	slices.SortFunc(holding, func(i, j int) int { return CompareOfferings(s, i, j) })
 	switch {
-	case len(admitting) == 0 && len(class.Nodes) > 0 && class.Unserved != nil:
-		return planner.Refusal{Reason: class.Unserved.Reason, Message: fmt.Sprintf("has no room on the %s that would take it, and %s", count(len(class.Nodes), "node"), class.Unserved.Message)}
-	case len(admitting) == 0 && class.Unserved != nil:
-		return *class.Unserved
+	case len(admitting) == 0 && len(class.Nodes) > 0 && class.NoOffering != nil:
+		return planner.Refusal{Reason: class.NoOffering.Reason, Message: fmt.Sprintf("has no room on the %s that would take it, and %s", count(len(class.Nodes), "node"), class.NoOffering.Message)}
+	case len(admitting) == 0 && class.NoOffering != nil:
+		return *class.NoOffering
 	case len(admitting) == 0 && len(class.Nodes) > 0:
 		return planner.Refusal{Reason: planner.ReasonNoPool, Message: fmt.Sprintf("has no room on the %s that would take it, and no NodePool of Karve's admits it: "+
 			"match its nodeSelector, affinity, tolerations and GPU resource name to a NodePool", count(len(class.Nodes), "node"))}
