@@ -73,12 +73,12 @@ func Choose(in Inputs) (Answer, error) {
 	}
 	if err != nil {
 		a = Answer{}
-		if keepErr := a.keep(in); keepErr != nil {
-			return Answer{}, errors.Join(err, keepErr)
+		if promiseErr := a.usePromise(in); promiseErr != nil {
+			return Answer{}, errors.Join(err, promiseErr)
 		}
 		return a, err
 	}
-	if err := a.keep(in); err != nil {
+	if err := a.usePromise(in); err != nil {
 		return Answer{}, err
 	}
 	return a, nil
@@ -157,8 +157,8 @@ func (a *Answer) read(d Document, strict bool) error {
 	return nil
 }
 
-// keep replaces the configured sharing with the promised one.
-func (a *Answer) keep(in Inputs) error {
+// usePromise replaces the configured sharing with the promised one.
+func (a *Answer) usePromise(in Inputs) error {
 	if in.Resource == "" && in.Replicas == "" && in.Slots == "" {
 		if a.Source == "" {
 			return errors.New("and nothing is promised in the Node's annotations")

@@ -14,11 +14,11 @@ func (c *checker) checkTogether(spots []*spot, at [][]*spot) {
 	if len(a.rules) == 0 {
 		return
 	}
-	for a.come() || a.begin() {
+	for a.placeReady() || a.begin() {
 		continue
 	}
 	a.waits = false
-	for a.come() || a.begin() {
+	for a.placeReady() || a.begin() {
 		continue
 	}
 	for _, p := range a.left {
@@ -86,8 +86,8 @@ func newArrival(c *checker, spots []*spot, at [][]*spot) *arrival {
 	return a
 }
 
-// found records that pods are placed.
-func (a *arrival) found(p arriving) {
+// place records that pods are placed.
+func (a *arrival) place(p arriving) {
 	for _, g := range a.counting[p.class] {
 		g.anywhere = true
 		if d := p.spot.domain(g.Rule); d >= 0 {
@@ -96,13 +96,13 @@ func (a *arrival) found(p arriving) {
 	}
 }
 
-// come places all pods whose counted pods are already placed, and pods without a Together rule. It reports whether it placed any.
-func (a *arrival) come() bool {
+// placeReady places all pods whose counted pods are already placed, and pods without a Together rule. It reports whether it placed any.
+func (a *arrival) placeReady() bool {
 	before := len(a.left)
 	a.left = slices.DeleteFunc(a.left, func(p arriving) bool {
 		may := a.may(p, false)
 		if may {
-			a.found(p)
+			a.place(p)
 		}
 		return may
 	})
@@ -127,7 +127,7 @@ func (a *arrival) begin() bool {
 	if first < 0 {
 		return false
 	}
-	a.found(a.left[first])
+	a.place(a.left[first])
 	a.left = slices.Delete(a.left, first, first+1)
 	return true
 }

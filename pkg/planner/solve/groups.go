@@ -214,10 +214,10 @@ func (q *queue) wholeFirst(groups []*queued, left []planner.Unplaced) int {
 }
 
 // planOf makes a plan for at most so many pods of each class of some groups.
-func (q *queue) planOf(from *constraints.Partial, chosen func(*queued) bool, most func(class int) int) planner.Plan {
-	return q.plan(q.only(from.Snapshot, func(c int) int {
+func (q *queue) planOf(from *constraints.Partial, chosen func(*queued) bool, maxPods func(class int) int) planner.Plan {
+	return q.plan(q.limitedTo(from.Snapshot, func(c int) int {
 		if g := q.of[c]; g != nil && chosen(g) && q.s.Classes[c].Blocked == nil {
-			return most(c)
+			return maxPods(c)
 		}
 		return 0
 	}))
@@ -247,7 +247,7 @@ func (q *queue) hold(g *queued) {
 	if !g.Holds {
 		return
 	}
-	kept := keep(q.only(q.taken.Snapshot, func(c int) int {
+	kept := keep(q.limitedTo(q.taken.Snapshot, func(c int) int {
 		if q.of[c] == g {
 			return math.MaxInt
 		}
@@ -259,7 +259,7 @@ func (q *queue) hold(g *queued) {
 
 // others places the pods of a priority above one number and up to another that no group needs.
 func (q *queue) others(above, upTo int64) {
-	plan := q.plan(q.only(q.taken.Snapshot, func(c int) int {
+	plan := q.plan(q.limitedTo(q.taken.Snapshot, func(c int) int {
 		priority := int64(q.s.Classes[c].Priority)
 		if g := q.of[c]; g != nil {
 			if !g.fits && q.s.Classes[c].Blocked == nil {
@@ -276,12 +276,12 @@ func (q *queue) others(above, upTo int64) {
 	q.taken.Fix(plan)
 }
 
-// only returns a snapshot with at most so many pods of each class.
-func (q *queue) only(s planner.Snapshot, most func(class int) int) planner.Snapshot {
+// limitedTo returns a snapshot with at most so many pods of each class.
+func (q *queue) limitedTo(s planner.Snapshot, maxPods func(class int) int) planner.Snapshot {
 	s.Classes = slices.Clone(s.Classes)
 	for c := range s.Classes {
 		pods := s.Classes[c].Pods
-		s.Classes[c].Pods = pods[:min(len(pods), most(c))]
+		s.Classes[c].Pods = pods[:min(len(pods), maxPods(c))]
 	}
 	return s
 }
@@ -294,7 +294,7 @@ func (q *queue) together(groupsFirst bool, plan func(planner.Snapshot) planner.P
 	}
 	g := constraints.NewPartial(s)
 	g.Fix(planner.Plan{Placements: q.held})
-	all := plan(q.only(g.Snapshot, func(c int) int {
+	all := plan(q.limitedTo(g.Snapshot, func(c int) int {
 		if g := q.of[c]; g != nil && !g.fits && q.s.Classes[c].Blocked == nil {
 			return 0
 		}

@@ -23,7 +23,7 @@ func (m *Context) farley(values []int64, placed pack.Load, found, nodes []pricin
 	case best < 0 || c.need <= 0:
 		return k.sum, c, k.duals
 	case m.Problem.Stocked:
-		bound, duals = m.stocked(&c, k)
+		bound, duals = m.farleyWithStocks(&c, k)
 		return bound, c, duals
 	}
 	return amount.MulDivUp(c.need, k.prices[best], found[best].Upper) + k.sum, c, nil
