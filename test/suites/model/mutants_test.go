@@ -30,7 +30,7 @@ var mutants = []mutant{
 	{"a broken machine that is kept keeps its pool closed", []edit{
 		{"pkg/controllers/readiness/broken.go", "return healthy != nil && !m.Fresh(healthy.LastTransitionTime.Time, c.Clock.Now(), c.Timeout), nil", "return false, nil"},
 		{"pkg/controllers/readiness/broken.go", `m.Pods[i].Name), since.Add(timeout)`, `m.Pods[i].Name), time.Time{}`},
-		{"pkg/snapshot/build.go", "m.Fresh(changed(healthy), now, timeout) ||", "m.Broken(now, timeout) ||"},
+		{"pkg/snapshot/offer.go", "m.Fresh(transitionTime(healthy), now, timeout) ||", "m.Broken(now, timeout) ||"},
 	}, "stuck:"},
 	{"machines that start use up the disruption budget", []edit{
 		{"pkg/fleet/disruption/budget.go", "if !counts(m.Machine) {\n\t\t\tcontinue\n\t\t}\n\t\tu, draining", "u, draining"},
