@@ -185,14 +185,15 @@ static int run(struct load *l, unsigned work, double seconds) {
 static int copy_to_gpu(void *cuda, double seconds) {
 	static char host[16 * MIB];
 	int (*copy)(unsigned long long, const void *, size_t) = dlsym(cuda, "cuMemcpyHtoD_v2");
-	double began = now(), took, sent = 0;
+	double began, took, sent = 0;
 	int code;
 	if (!copy) return fail("libcuda.so.1", 4);
 	memset(host, 1, sizeof host);
-	while ((took = now() - began) < seconds) {
+	began = now();
+	do {
 		if ((code = copy(from, host, sizeof host))) return fail("cuMemcpyHtoD", code);
 		sent += sizeof host;
-	}
+	} while ((took = now() - began) < seconds);
 	printf("%.0f\n", sent / took);
 	return 0;
 }
