@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -88,12 +89,15 @@ func (s *scene) wantStatus(nodes, replicas, inUse int64, usdPerHour string) {
 	})
 }
 
+// wantMetric checks the series of a metric for the scene's NodePool. A counter may have less than wanted if the controller has restarted.
 func (s *scene) wantMetric(name string, want float64, labels ...string) {
 	s.t.Helper()
 	labels = append(labels, fmt.Sprintf("nodepool=%q", s.name))
-	if got := s.metric(s.t, s.karve, name, labels...); got != want {
-		s.t.Errorf("%s%v is %v, want %v", name, labels, got, want)
+	got := s.metric(s.t, s.karve, name, labels...)
+	if got == want || got < want && strings.HasSuffix(name, "_total") && s.restarted.Load() {
+		return
 	}
+	s.t.Errorf("%s%v is %v, want %v", name, labels, got, want)
 }
 
 func TestElevenPodsShareTwoMachines(t *testing.T) {

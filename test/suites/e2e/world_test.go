@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,6 +44,9 @@ type world struct {
 	history *history
 	// groups is how pods are made members of groups.
 	groups groupAPI
+
+	// restarted is set when the controller has ended by itself: its counters have begun again.
+	restarted atomic.Bool
 
 	mu    sync.Mutex
 	rules map[string]string
@@ -132,6 +136,7 @@ func (w *world) restarts(name cluster.Component, why error) {
 	if name != karve.Component {
 		return
 	}
+	w.restarted.Store(true)
 	if err := w.StartComponent(context.Background(), name); err != nil {
 		fmt.Fprintf(os.Stderr, "%s does not start again: %v\n", name, err)
 	}
