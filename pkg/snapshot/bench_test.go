@@ -226,12 +226,13 @@ func BenchmarkBuildAfterOnePodChange(b *testing.B) {
 // BenchmarkBuildForEqualTenants builds the view of a large cluster after one pod has changed. In each of 200 namespaces, a Deployment waits whose pods request
 // what those of the others do, with rules of its own.
 func BenchmarkBuildForEqualTenants(b *testing.B) {
+	inFirstZone := []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: zone, Operator: corev1.NodeSelectorOpIn, Values: Zones[:1]}}}}
 	for _, nodes := range []int{1_000, 5_000} {
 		b.Run(fmt.Sprint(nodes, " nodes"), func(b *testing.B) {
 			c := Large(nodes)
 			for i := range 200 {
 				name := fmt.Sprintf("app-%03d", i)
-				waiting := Pods(name, 3, Asking("cpu", "100m", "memory", "1Gi", "nvidia.com/gpu.shared", "1"), inApp(name), spreadOver(zone, name), spreadOver(host, name), away(host, name))
+				waiting := Pods(name, 3, Asking("cpu", "100m", "memory", "1Gi", "nvidia.com/gpu.shared", "1"), inApp(name), spreadOver(zone, name), spreadOver(host, name), away(host, name), requiring(inFirstZone))
 				for k := range waiting {
 					waiting[k].Namespace = fmt.Sprintf("team-%03d", i)
 				}
