@@ -51,7 +51,7 @@ func TestClientOnFakeDriver(t *testing.T) {
 	if got, want := run(t, "shirt 1 1\n", "load"), "ready\nerror command 3"; got != want {
 		t.Errorf("an unknown load: %q, want %q", got, want)
 	}
-	if got := run(t, "send 0.05\n", "load"); !regexp.MustCompile(`^ready\n[1-9]\d*$`).MatchString(got) {
+	if got := run(t, "send 0.05\n", "load"); !regexp.MustCompile(`^ready\n[1-9]\d{8,}$`).MatchString(got) {
 		t.Errorf("memory is sent: %q", got)
 	}
 	lines := strings.Split(run(t, "calibrate\nshort 1 0.1\npolling 1 0.1\ncompute 1000 0.1\nmemory 4 0.1\ninference 50 0.1\n", "load", "8"), "\n")
