@@ -6,13 +6,8 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
-	"strconv"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,6 +16,7 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilwait "k8s.io/apimachinery/pkg/util/wait"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -45,8 +41,8 @@ type world struct {
 	// groups is how pods are made members of groups.
 	groups groupAPI
 
-	// restarted is set when the controller has ended by itself: its counters have begun again.
-	restarted atomic.Bool
+	// ended has the metrics of the controllers before the present one.
+	ended endedMetrics
 
 	mu    sync.Mutex
 	rules map[string]string
@@ -122,7 +118,9 @@ func sharedWorld(t *testing.T) *world {
 			return
 		}
 		shared.world = w
-		shared.err = w.begin(ctx, settings)
+		if shared.err = w.begin(ctx, settings); shared.err == nil {
+			go utilwait.UntilWithContext(ctx, func(ctx context.Context) { w.ended.read(ctx, w.karve.MetricsURL) }, time.Second)
+		}
 	})
 	if shared.err != nil {
 		t.Fatal(shared.err)
@@ -136,7 +134,7 @@ func (w *world) restarts(name cluster.Component, why error) {
 	if name != karve.Component {
 		return
 	}
-	w.restarted.Store(true)
+	w.ended.end()
 	if err := w.StartComponent(context.Background(), name); err != nil {
 		fmt.Fprintf(os.Stderr, "%s does not start again: %v\n", name, err)
 	}
@@ -211,52 +209,4 @@ func (w *world) rule(t *testing.T, pool, rule string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-// metric returns the sum of the series of a metric that have all the labels, such as `nodepool="a"`; -1 if there are none.
-func (w *world) metric(t *testing.T, of *karve.Controller, name string, labels ...string) float64 {
-	t.Helper()
-	sum, found := 0.0, false
-	for line := range strings.Lines(get(t, of.MetricsURL)) {
-		series, value, ok := strings.Cut(strings.TrimSpace(line), " ")
-		if !ok || series != name && !strings.HasPrefix(series, name+"{") {
-			continue
-		}
-		all := true
-		for _, l := range labels {
-			all = all && strings.Contains(series, l)
-		}
-		n, err := strconv.ParseFloat(value, 64)
-		if all && err == nil {
-			sum, found = sum+n, true
-		}
-	}
-	if !found {
-		return -1
-	}
-	return sum
-}
-
-// get returns the body of a URL, which must answer with status 200.
-func get(t *testing.T, url string) string {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	body, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if res.StatusCode != http.StatusOK {
-		t.Fatalf("GET %s: %s: %s", url, res.Status, body)
-	}
-	return string(body)
 }
