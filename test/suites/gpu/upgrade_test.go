@@ -48,6 +48,7 @@ func TestReloadAndUpgrade(t *testing.T) {
 		} else {
 			w.stop(agent)
 		}
+		w.allocatable(0) // Until then, the kubelet has the devices of the agent before.
 		use("with the agent " + how)
 		began := time.Now()
 		agent = w.run()
