@@ -43,6 +43,12 @@ func (w *world) scene(t *testing.T, name string, change ...func(spec map[string]
 	t.Cleanup(func() {
 		if !t.Failed() {
 			s.clear(context.WithoutCancel(t.Context()))
+			return
+		}
+		for _, c := range s.claims() {
+			if !c.deleting.IsZero() && s.karve != nil {
+				t.Logf("the controller on the NodeClaim %s:\n%s", c.name, about(s.Log(s.karve.Name), c.name))
+			}
 		}
 	})
 	return s
@@ -479,13 +485,21 @@ func exposed(n *corev1.Node) string {
 }
 
 // tail returns the last lines of a log that contain the name, and the last lines of all.
-func tail(path, name string) string {
+func tail(path, name string) string { return about(path, name) + "\n…\n" + last(8, linesOf(path)) + "\n" }
+
+// about returns the last lines of a log that contain the name.
+func about(path, name string) string {
+	return last(25, slices.DeleteFunc(linesOf(path), func(l string) bool { return !strings.Contains(l, name) }))
+}
+
+// linesOf returns the lines of a log without those about events.
+func linesOf(path string) []string {
 	log, err := os.ReadFile(path)
 	if err != nil {
-		return err.Error()
+		return []string{err.Error()}
 	}
 	all := strings.Split(strings.TrimSpace(string(log)), "\n")
-	all = slices.DeleteFunc(all, func(l string) bool { return strings.Contains(l, `"logger":"events"`) })
-	about := slices.DeleteFunc(slices.Clone(all), func(l string) bool { return !strings.Contains(l, name) })
-	return strings.Join(about[max(0, len(about)-25):], "\n") + "\n…\n" + strings.Join(all[max(0, len(all)-8):], "\n") + "\n"
+	return slices.DeleteFunc(all, func(l string) bool { return strings.Contains(l, `"logger":"events"`) })
 }
+
+func last(n int, lines []string) string { return strings.Join(lines[max(0, len(lines)-n):], "\n") }
