@@ -13,7 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Find returns a client of the Prometheus in a cluster. If there are several, it is the first of those of which rate returns the most. Requests go through the API server.
+// Find returns a client of the Prometheus in a cluster. rate returns how much of what is wanted a Prometheus has: of several, Find returns the first of those with the
+// most. Requests go through the API server.
 func Find(ctx context.Context, cluster client.Reader, config *rest.Config, rate func(context.Context, *Client) (int, error)) (*Client, error) {
 	var list corev1.ServiceList
 	if err := cluster.List(ctx, &list); err != nil {
@@ -26,11 +27,20 @@ func Find(ctx context.Context, cluster client.Reader, config *rest.Config, rate 
 	if len(services) == 0 {
 		return nil, errors.New("no Service of a Prometheus is found in the cluster")
 	}
+	server, _, err := rest.DefaultServerUrlFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("reaching the cluster: %w", err)
+	}
+	transport, err := rest.TransportFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("reaching the cluster: %w", err)
+	}
 	var best *Client
 	most := 0
 	var errs []error
 	for _, s := range services {
-		c, err := s.client(config)
+		proxy := server.JoinPath("api/v1/namespaces", s.Namespace, "services", s.target, "proxy")
+		c, err := New(proxy.String(), "the Service "+s.Namespace+"/"+s.Name, nil, transport)
 		if err != nil {
 			return nil, fmt.Errorf("reaching the cluster: %w", err)
 		}
@@ -54,20 +64,6 @@ type Service struct {
 	Namespace, Name string
 	// target is the name with the scheme and the port, for the API server's proxy.
 	target string
-}
-
-// client returns a client that asks the Service through the API server.
-func (s *Service) client(config *rest.Config) (*Client, error) {
-	server, _, err := rest.DefaultServerUrlFor(config)
-	if err != nil {
-		return nil, err
-	}
-	transport, err := rest.TransportFor(config)
-	if err != nil {
-		return nil, err
-	}
-	proxy := server.JoinPath("api/v1/namespaces", s.Namespace, "services", s.target, "proxy")
-	return New(proxy.String(), "the Service "+s.Namespace+"/"+s.Name, nil, transport)
 }
 
 // Services returns the Services of Prometheus and Thanos, as their operators and charts label them. Those of Thanos come first, because it keeps metrics for longer.
