@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -10,6 +11,13 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
 // recorded is a series of the recording rules: by what it is divided, its labels, and its value in dollars per hour. A discount begins with a minus.
@@ -154,6 +162,52 @@ func TestCostsArePrinted(t *testing.T) {
 		var out, errOut bytes.Buffer
 		if status := run(t.Context(), append([]string{"cost"}, args...), streams{strings.NewReader(""), &out, &errOut}); status != 1 || !strings.Contains(errOut.String(), want) || out.Len() > 0 {
 			t.Errorf("%v: status %d, %s%s, want %s", args, status, &out, &errOut, want)
+		}
+	}
+}
+
+func TestCostsComeFromThePrometheusInTheClusterWithRecordedMetrics(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		result := ""
+		switch r.URL.Path {
+		case "/api/v1/namespaces/exported/services/prometheus:9090/proxy/api/v1/query":
+			result = `{"metric": {}, "value": [1, "1"]}`
+		case "/api/v1/namespaces/recorded/services/prometheus:9090/proxy/api/v1/query":
+			result = `{"metric": {}, "value": [1, "2"]}`
+		case "/api/v1/namespaces/forbidden/services/prometheus:9090/proxy/api/v1/query":
+			w.WriteHeader(http.StatusForbidden)
+			fmt.Fprint(w, `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403, "message": "services \"x\" is forbidden: User \"u\" cannot get resource \"services/proxy\" in API group \"\""}`)
+			return
+		}
+		fmt.Fprintf(w, `{"status": "success", "data": {"resultType": "vector", "result": [%s]}}`, result)
+	}))
+	t.Cleanup(server.Close)
+	cluster := func(namespaces ...string) *fake.ClientBuilder {
+		b := fake.NewClientBuilder()
+		for _, namespace := range namespaces {
+			b.WithObjects(&corev1.Service{
+				ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "prometheus", Labels: map[string]string{"app.kubernetes.io/name": "prometheus"}},
+				Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "web", Port: 9090}}},
+			})
+		}
+		return b
+	}
+	noLists := interceptor.Funcs{List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
+		return apierrors.NewForbidden(corev1.Resource("services"), "", nil)
+	}}
+	for want, b := range map[string]*fake.ClientBuilder{
+		"the Service recorded/prometheus": cluster("empty", "exported", "forbidden", "recorded", "z"),
+		"no Service of a Prometheus is found in the cluster: name a Prometheus with --prometheus":        cluster(),
+		"you may not get services/proxy in the namespace forbidden: name a Prometheus with --prometheus": cluster("forbidden"),
+		"you may not list services, to find Prometheus: name a Prometheus with --prometheus":             cluster("recorded").WithInterceptorFuncs(noLists),
+	} {
+		c := connection{Client: b.Build(), config: &rest.Config{Host: server.URL}}
+		var flags prometheusFlags
+		found, err := flags.client(t.Context(), func() (connection, error) { return c, nil })
+		if err == nil && found.Where != want || err != nil && err.Error() != want {
+			t.Errorf("%+v, %v, want %s", found, err, want)
 		}
 	}
 }

@@ -76,7 +76,7 @@ func (p *prometheusFlags) client(ctx context.Context, connect func() (connection
 		return int(data), err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%w: name one with --prometheus", err)
+		return nil, fmt.Errorf("%w: name a Prometheus with --prometheus", err)
 	}
 	return found, nil
 }
