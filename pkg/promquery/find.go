@@ -13,8 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Find returns a client of the Prometheus in a cluster. rate returns how much of what is wanted a Prometheus has: of several, Find returns the first of those with the
-// most. Requests go through the API server.
+// Find returns a client of the Prometheus in a cluster. rate returns how much of what is wanted a Prometheus has: of several, Find returns the first of those
+// with the most. Requests go through the API server.
 func Find(ctx context.Context, cluster client.Reader, config *rest.Config, rate func(context.Context, *Client) (int, error)) (*Client, error) {
 	var list corev1.ServiceList
 	if err := cluster.List(ctx, &list); err != nil {
@@ -66,7 +66,8 @@ type Service struct {
 	target string
 }
 
-// Services returns the Services of Prometheus and Thanos, as their operators and charts label them. Those of Thanos come first, because it keeps metrics for longer.
+// Services returns the Services of Prometheus and Thanos, as their operators and charts label them. Those of Thanos come first, because it keeps metrics for
+// longer.
 func Services(all []corev1.Service) []Service {
 	var thanos, plain []Service
 	for i := range all {
