@@ -89,7 +89,7 @@ func (c Coverage) Text() string {
 	return fmt.Sprintf("no data for %s of %s (%s), which count as $0: %s", minutes(c.MissingMinutes), minutes(c.Hours*60), percent(c.MissingMinutes, c.Hours*60), words.More(strings.Join(named, "; "), len(c.Gaps)-namedGaps))
 }
 
-func minutes(n int) string { return words.Age(time.Duration(n) * time.Minute) }
+func minutes(n int) string { return words.Span(time.Duration(n) * time.Minute) }
 
 // percent never rounds to 0 % or 100 % what is neither.
 func percent(part, all int) string {

@@ -77,7 +77,7 @@ func TestHoursWithoutDataAreNamed(t *testing.T) {
 		"all":          {[]int{12, 12, 12, 12, 12, 12, 12, 12, 12, 13}, ""},
 		"hours":        {[]int{12, 0, 0, 12, 12, 12, 12, 0, 12, 12}, "no data for 3h of 10h (30.0 %), which count as $0: 2026-10-01 01:00 to 2026-10-01 03:00 UTC; 2026-10-01 07:00 to 2026-10-01 08:00 UTC"},
 		"minutes":      {[]int{12, 12, 11, 12, 12, 12, 12, 12, 12, 12}, "no data for 5m of 10h (0.8 %), which count as $0: 5m in the hour from 2026-10-01 02:00 UTC"},
-		"both":         {[]int{12, 12, 8, 0, 3, 12, 12, 12, 12, 12}, "no data for 125m of 10h (20.8 %), which count as $0: 20m in the hour from 2026-10-01 02:00 UTC; 2026-10-01 03:00 to 2026-10-01 04:00 UTC; 45m in the hour from 2026-10-01 04:00 UTC"},
+		"both":         {[]int{12, 12, 8, 0, 3, 12, 12, 12, 12, 12}, "no data for 2h5m of 10h (20.8 %), which count as $0: 20m in the hour from 2026-10-01 02:00 UTC; 2026-10-01 03:00 to 2026-10-01 04:00 UTC; 45m in the hour from 2026-10-01 04:00 UTC"},
 		"the rest":     {[]int{12, 12, 12, 12, 12, 12}, "no data for 4h of 10h (40.0 %), which count as $0: 2026-10-01 06:00 to 2026-10-01 10:00 UTC"},
 		"many of them": {[]int{0, 12, 0, 12, 0, 12, 0, 12, 0, 12}, "no data for 5h of 10h (50.0 %), which count as $0: 2026-10-01 00:00 to 2026-10-01 01:00 UTC; 2026-10-01 02:00 to 2026-10-01 03:00 UTC; 2026-10-01 04:00 to 2026-10-01 05:00 UTC; 2026-10-01 06:00 to 2026-10-01 07:00 UTC and 1 more"},
 	} {

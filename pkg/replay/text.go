@@ -15,7 +15,7 @@ import (
 // Text returns the comparison as a table, and a chart of the prices over time.
 func (c *Comparison) Text() string {
 	var out strings.Builder
-	fmt.Fprintf(&out, "%s in %s, on average %.1f at a time\n\n", words.Count(c.Pods, "pod"), hours(c.Hours), c.Running)
+	fmt.Fprintf(&out, "%s in %s, on average %.1f at a time\n\n", words.Count(c.Pods, "pod"), words.Span(hours(c.Hours)), c.Running)
 	t := table.Table{Columns: []table.Column{
 		{},
 		{Title: "$", Right: true},
@@ -39,7 +39,7 @@ func (c *Comparison) Text() string {
 	return out.String() + c.chart()
 }
 
-func hours(h float64) string { return words.Age(time.Duration(h * float64(time.Hour))) }
+func hours(h float64) time.Duration { return time.Duration(h * float64(time.Hour)) }
 
 // blocks are the heights of a bar.
 var blocks = []rune(" ▁▂▃▄▅▆▇█")
@@ -62,6 +62,6 @@ func (c *Comparison) chart() string {
 		bars = max(bars, len(o.Series))
 		t.Add(o.Policy, strings.TrimRight(line.String(), " "))
 	}
-	t.Add("", fmt.Sprintf("%d bars of %s, the highest is $%s an hour", bars, hours(c.Hours/float64(max(1, bars))), words.USD(highest)))
+	t.Add("", fmt.Sprintf("%d bars of %s, the highest is $%s an hour", bars, words.Age(hours(c.Hours/float64(max(1, bars)))), words.USD(highest)))
 	return t.String()
 }

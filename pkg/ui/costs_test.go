@@ -73,7 +73,7 @@ func TestCostsOfARangeAreAnsweredOnce(t *testing.T) {
 	if asked.Load() != 1 || answer.Cluster != "test" || answer.From != "2026-01-01T00:00:00Z" || sum != 3000 || answer.Total.TotalCents != 3000 || answer.Total.UsedCents != 2000 || len(answer.Rows) != 9 {
 		t.Errorf("asked %d times: %+v", asked.Load(), answer)
 	}
-	if len(answer.Spans) != 10 || answer.Spans[0].MissingMinutes != 60 || answer.Spans[1].MissingMinutes != 0 || answer.Spans[0].Hours != 24 || len(answer.Notes) != 1 || !strings.HasPrefix(answer.Notes[0], "no data for 60m of 10d") {
+	if len(answer.Spans) != 10 || answer.Spans[0].MissingMinutes != 60 || answer.Spans[1].MissingMinutes != 0 || answer.Spans[0].Hours != 24 || len(answer.Notes) != 1 || !strings.HasPrefix(answer.Notes[0], "no data for 1h of 10d") {
 		t.Errorf("%+v, %q", answer.Spans, answer.Notes)
 	}
 	if n := len(answer.Lines); n != 8 || answer.Lines[0].Key != "a" || answer.Lines[7].Name != "2 others" || answer.Lines[7].Key != "" || len(answer.Lines[7].MicroUSD) != 10 {

@@ -2,6 +2,7 @@
 package words
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -40,6 +41,21 @@ func Cents[N ~int64](micro N) string {
 
 // Age formats a time span as kubectl get does. It is 0s for a time in the future, as after a step of a clock.
 func Age(d time.Duration) string { return duration.HumanDuration(max(0, d)) }
+
+// Span formats a time span, rounded to minutes, for totals: "31d", "2d1h", "13h57m". It is 0m for less.
+func Span(d time.Duration) string {
+	rest, text := max(0, d.Round(time.Minute)), ""
+	for _, unit := range []struct {
+		length time.Duration
+		name   string
+	}{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "m"}} {
+		if n := rest / unit.length; n > 0 {
+			text += fmt.Sprintf("%d%s", n, unit.name)
+		}
+		rest %= unit.length
+	}
+	return cmp.Or(text, "0m")
+}
 
 // Named joins at most this many names, and counts the others: "a, b and 3 more".
 func Named(names []string, limit int) string {

@@ -51,6 +51,20 @@ func TestAgesAreThoseOfKubectl(t *testing.T) {
 	}
 }
 
+func TestSpansAreExactToTheMinute(t *testing.T) {
+	t.Parallel()
+	hour := float64(time.Hour)
+	for d, want := range map[time.Duration]string{
+		-time.Hour: "0m", math.MinInt64: "0m", 0: "0m", 29 * time.Second: "0m", 30 * time.Second: "1m", 59 * time.Minute: "59m", time.Hour: "1h", 150 * time.Minute: "2h30m",
+		time.Duration(13.95 * hour): "13h57m", time.Duration(13.9499999 * hour): "13h57m", 49 * time.Hour: "2d1h", 287 * time.Hour: "11d23h", 744 * time.Hour: "31d",
+		24*time.Hour + 5*time.Minute: "1d5m", 17_219 * time.Minute: "11d22h59m",
+	} {
+		if got := words.Span(d); got != want {
+			t.Errorf("Span(%s) = %q, want %q", d, got, want)
+		}
+	}
+}
+
 func TestNamesBeyondTheFirstAreCounted(t *testing.T) {
 	t.Parallel()
 	for limit, want := range map[int]string{1: "b and 2 more", 2: "b, a and 1 more", 3: "b, a, b", 4: "b, a, b"} {
