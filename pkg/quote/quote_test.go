@@ -159,7 +159,7 @@ func TestAlternativePricesUseExistingNodes(t *testing.T) {
 	if len(q.Claims) != 0 || len(q.Placements) != 1 || q.Price != 0 || q.WholeGPUs != 0 || *q.Karpenter != 0 {
 		t.Errorf("%+v", q)
 	}
-	want := "NODE WITH ROOM   PODS   FOR\nthere               9   default/p-000, default/p-001, default/p-002 and 6 more\n"
+	want := "NODE WITH ROOM   PODS   FOR\nthere               9   default/p-000, default/p-001, default/p-002, default/p-003 and 5 more\n"
 	if diff := cmp.Diff(want, text(t, &q)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}

@@ -255,7 +255,7 @@ func workloadOf(p *corev1.Pod) string {
 }
 
 // maxWorkloads is the number of workloads that a line names.
-const maxWorkloads = 3
+const maxWorkloads = 4
 
 // workloads returns the names of the workloads of the pods, those with the most pods first, with the number of pods if it is more than one.
 func (q *Quote) workloads(pods []string) string {

@@ -55,7 +55,7 @@ func TestWorkloadsAreAbbreviated(t *testing.T) {
 		q.pods[name] = pod{workload: "n/" + name[:1]}
 		pods = append(pods, name)
 	}
-	for n, want := range map[int]string{1: "n/a", 3: "n/b (2), n/a", 5: "n/b (2), n/a, n/c and 1 more", 6: "n/b (2), n/a, n/c and 2 more"} {
+	for n, want := range map[int]string{1: "n/a", 3: "n/b (2), n/a", 5: "n/b (2), n/a, n/c, n/d", 6: "n/b (2), n/a, n/c, n/d and 1 more"} {
 		if got := q.workloads(pods[:n]); got != want {
 			t.Errorf("%d pods: %q, want %q", n, got, want)
 		}
