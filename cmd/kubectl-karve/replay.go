@@ -182,7 +182,10 @@ func recordingNotes(r *replay.Recording) []string {
 		notes = append(notes, fmt.Sprintf("Prometheus has metrics of pods only until %s: the replay ends there", utc(r.End)))
 	}
 	if n := len(r.Gaps); n > 0 {
-		gap := words.More(fmt.Sprintf("Prometheus has no metrics of pods from %s to %s", utc(r.Gaps[0][0]), utc(r.Gaps[0][1])), n-1)
+		gap := fmt.Sprintf("Prometheus has no metrics of pods from %s to %s", utc(r.Gaps[0][0]), utc(r.Gaps[0][1]))
+		if n > 1 {
+			gap += ", and in " + words.Count(n-1, "more gap")
+		}
 		notes = append(notes, gap+": pods that were seen before and after count as running in between, and others end or begin there")
 	}
 	return notes

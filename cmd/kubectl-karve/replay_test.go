@@ -8,6 +8,9 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"karve.sh/karve/pkg/replay"
 )
@@ -89,5 +92,20 @@ func TestPodsOfPrometheusAreReplayed(t *testing.T) {
 	var out, errOut bytes.Buffer
 	if status := run(t.Context(), []string{"replay", "--prometheus", "http://127.0.0.1:1"}, streams{strings.NewReader(""), &out, &errOut}); status != 1 || !strings.Contains(errOut.String(), "error: querying Prometheus at http://127.0.0.1:1: ") {
 		t.Errorf("status %d, %s", status, &errOut)
+	}
+}
+
+func TestGapsInTheMetricsAreNoted(t *testing.T) {
+	t.Parallel()
+	gap := func(hour int) [2]time.Time {
+		start := time.Date(2026, 10, 1, hour, 0, 0, 0, time.UTC)
+		return [2]time.Time{start, start.Add(time.Hour)}
+	}
+	for more, gaps := range map[string][][2]time.Time{"": {gap(3)}, ", and in 1 more gap": {gap(3), gap(5)}, ", and in 2 more gaps": {gap(3), gap(5), gap(7)}} {
+		want := []string{"Prometheus has no metrics of pods from 2026-10-01T03:00:00Z to 2026-10-01T04:00:00Z" + more +
+			": pods that were seen before and after count as running in between, and others end or begin there"}
+		if diff := cmp.Diff(want, recordingNotes(&replay.Recording{Dated: true, Phased: true, Gaps: gaps})); diff != "" {
+			t.Errorf("(-want +got)\n%s", diff)
+		}
 	}
 }
