@@ -70,5 +70,9 @@ func (c *conditions) flag() string {
 }
 
 func noPlace(pods []string) string {
-	return fmt.Sprintf("no place for %s: %s", words.Count(len(pods), "pod"), words.Named(pods, maxNamed))
+	have := "have"
+	if len(pods) == 1 {
+		have = "has"
+	}
+	return fmt.Sprintf("%s %s no place: %s", words.Count(len(pods), "pod"), have, words.Named(pods, maxNamed))
 }

@@ -108,7 +108,11 @@ func (o *replayOptions) run(ctx context.Context, s streams, args []string, now t
 func leftNotes(left []replay.Left) []string {
 	var notes []string
 	for _, l := range left {
-		notes = append(notes, fmt.Sprintf("skipped: %s: %s", words.More(l.First, l.Count-1), l.Reason))
+		are := "are"
+		if l.Count == 1 {
+			are = "is"
+		}
+		notes = append(notes, fmt.Sprintf("%s %s skipped: %s", words.More(l.First, l.Count-1), are, l.Reason))
 	}
 	return notes
 }
