@@ -87,7 +87,8 @@ var columns = []string{"cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "creat
 
 // ReadCSV reads a trace in the format of the openb trace: a header, then a line for each pod. It may be compressed with gzip. Columns may be in any
 // order, and there may be others. Times are in seconds. A pod that was not deleted runs to the last time in the trace. Each pod requests one replica,
-// and the same share of 16 GiB of device memory as of a GPU (gpu_milli). Lines without numbers, and pods that share no GPU, are left out.
+// and the same share of 16 GiB of device memory as of a GPU (gpu_milli). Lines that cannot be read, and pods that share no GPU, are left out.
+// Invalid quotes are an error.
 func ReadCSV(in io.Reader) (Recording, error) { return readCSV(in, maxTrace, maxPods) }
 
 func readCSV(in io.Reader, bytes int64, pods int) (Recording, error) {

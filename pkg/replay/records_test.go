@@ -35,6 +35,7 @@ i,1000,2048,1,500,,LS,Running,100,99999999999999,100
 ",1000
 k,1000.0,2048,1.0,500,,LS,Running,300,300,
 l,1000,2048
+m,1000,2048,1
 `
 	recording, err := replay.ReadCSV(strings.NewReader(text))
 	if err != nil {
@@ -56,6 +57,7 @@ l,1000,2048
 		{Count: 1, Reason: "the pod requests whole GPUs, which cost the same with and without sharing", First: "line 9"},
 		{Count: 1, Reason: "a number is implausibly large", First: "line 11"},
 		{Count: 1, Reason: "2 fields, but the header has 11", First: "line 12"},
+		{Count: 1, Reason: "4 fields, but the header has 11", First: "line 16"},
 	}, recording.Left); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
