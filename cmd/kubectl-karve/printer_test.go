@@ -101,9 +101,9 @@ func everything() *all {
 	c.Pods = append(c.Pods, other)
 	return &all{Cluster: c, Rollout: soaking(), Facts: &doctor.Facts{
 		CLI: "v0.1.0", Kubernetes: "v1.33.1", AgentsOn: map[string]bool{}, Monitors: doctor.Monitors{Served: true},
-		Controllers: []doctor.Program{{Kind: "Deployment", Namespace: "karve-system", Name: "karve", Version: "0.2.0", Wanted: 2, Flags: map[string]string{"reserved-enis": "0"}}},
-		Agents:      []doctor.Program{{Kind: "DaemonSet", Namespace: "karve-node", Name: "karve-node", Version: "0.1.0", Wanted: 1}},
-		Karpenters:  []doctor.Program{{Kind: "Deployment", Namespace: "kube-system", Name: "karpenter", Version: "1.14.1", Wanted: 2, Ready: 2, Env: map[string]string{"RESERVED_ENIS": "1"}}},
+		Controllers: []doctor.Program{{Kind: "Deployment", Namespace: "karve-system", Name: "karve", Version: "0.2.0", Flags: map[string]string{"reserved-enis": "0"}}},
+		Agents:      []doctor.Program{{Kind: "DaemonSet", Namespace: "karve-node", Name: "karve-node", Version: "0.1.0"}},
+		Karpenters:  []doctor.Program{{Kind: "Deployment", Namespace: "kube-system", Name: "karpenter", Version: "1.14.1", Ready: 2, Env: map[string]string{"RESERVED_ENIS": "1"}}},
 		CRDs:        map[string]doctor.CRD{"gpunodeclasses.karve.sh": {Served: []string{"v1alpha1"}, Differs: true}},
 		Denied:      []doctor.Right{{Group: "karpenter.sh", Resource: "nodeclaims", Verb: "create"}},
 		Unread:      []doctor.Unread{{What: "pods", Why: "refused"}},

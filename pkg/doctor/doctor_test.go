@@ -31,11 +31,11 @@ func well() *Facts {
 	c.NodeClaims, c.Nodes = append(c.NodeClaims, claim), append(c.Nodes, Node(&claim, kind, 10))
 	return &Facts{
 		CLI: "v0.1.0", Kubernetes: "v1.33.1", Cluster: c, AgentsOn: map[string]bool{"a": true}, Monitors: Monitors{Served: true, Controller: true, Agent: true},
-		Controllers: []Program{{Kind: "Deployment", Namespace: "karve-system", Name: "karve", Version: "0.1.0", Wanted: 2, Ready: 2, Flags: map[string]string{
+		Controllers: []Program{{Kind: "Deployment", Namespace: "karve-system", Name: "karve", Version: "0.1.0", Ready: 2, Flags: map[string]string{
 			"vm-memory-overhead-percent": "0.0750", "reserved-enis": "0", "isolated-vpc": "false",
 		}}},
-		Agents:     []Program{{Kind: "DaemonSet", Namespace: "karve-node", Name: "karve-node", Version: "0.1.0", Wanted: 1, Ready: 1}},
-		Karpenters: []Program{{Kind: "Deployment", Namespace: "kube-system", Name: "karpenter", Version: "1.14.1", Wanted: 2, Ready: 2, Env: map[string]string{"FEATURE_GATES": "NodeRepair=false"}}},
+		Agents:     []Program{{Kind: "DaemonSet", Namespace: "karve-node", Name: "karve-node", Version: "0.1.0", Ready: 1}},
+		Karpenters: []Program{{Kind: "Deployment", Namespace: "kube-system", Name: "karpenter", Version: "1.14.1", Ready: 2, Env: map[string]string{"FEATURE_GATES": "NodeRepair=false"}}},
 		CRDs: map[string]CRD{
 			"gpunodeclasses.karve.sh": {Served: []string{"v1alpha1"}}, "gpuimagerollouts.karve.sh": {Served: []string{"v1alpha1"}},
 			"nodepools.karpenter.sh": {Served: []string{"v1"}}, "nodeclaims.karpenter.sh": {Served: []string{"v1"}},
@@ -149,7 +149,7 @@ func TestEachCheckFindsItsProblem(t *testing.T) {
 				f.Controllers, f.Leader = nil, &leader.Leader{State: leader.Missing, Namespace: "gpus", Message: "no controller has ever worked here"}
 			}, Error, "Lease gpus/karve", "no controller has ever worked here", "kubectl -n gpus get lease karve",
 		},
-		"a controller that is not ready": {controller(func(p *Program) { p.Ready = 0 }), Error, "Deployment karve-system/karve", "none of its 2 pods is ready", "kubectl -n karve-system"},
+		"a controller that is not ready": {controller(func(p *Program) { p.Ready = 0 }), Error, "Deployment karve-system/karve", "none of its pods is ready, so nothing is launched", "kubectl -n karve-system"},
 		"an old Kubernetes":              {func(f *Facts) { f.Kubernetes = "v1.29.4" }, Error, "Kubernetes", "v1.29.4 is older than v1.30", "upgrade"},
 		"an untested Kubernetes":         {func(f *Facts) { f.Kubernetes = "v1.38.0" }, Warning, "Kubernetes", "v1.38.0 was not tested", "v1.33 to v1.37"},
 		"a Kubernetes before those":      {func(f *Facts) { f.Kubernetes = "v1.31.4-eks-1a2b3c" }, Warning, "Kubernetes", "was not tested", "docs/versions.md"},

@@ -81,7 +81,7 @@ func controllerNotReady(f *Facts) []Finding {
 	for _, p := range f.Controllers {
 		if p.Ready == 0 {
 			all = append(all, Finding{
-				Error, p.String(), fmt.Sprintf("none of its %s is ready, so nothing is launched and no node is deleted", words.Count(p.Wanted, "pod")),
+				Error, p.String(), "none of its pods is ready, so nothing is launched and no node is deleted",
 				command("kubectl -n %s describe deployment %s; kubectl -n %s logs deployment/%s", p.Namespace, p.Name, p.Namespace, p.Name),
 			})
 		}

@@ -15,17 +15,14 @@ import (
 // DeploymentOf describes a Deployment.
 func DeploymentOf(d *appsv1.Deployment) Program {
 	p := programOf("Deployment", &d.ObjectMeta, &d.Spec.Template.Spec)
-	p.Wanted, p.Ready = 1, d.Status.ReadyReplicas
-	if d.Spec.Replicas != nil {
-		p.Wanted = *d.Spec.Replicas
-	}
+	p.Ready = d.Status.ReadyReplicas
 	return p
 }
 
 // DaemonSetOf describes a DaemonSet.
 func DaemonSetOf(d *appsv1.DaemonSet) Program {
 	p := programOf("DaemonSet", &d.ObjectMeta, &d.Spec.Template.Spec)
-	p.Wanted, p.Ready = d.Status.DesiredNumberScheduled, d.Status.NumberReady
+	p.Ready = d.Status.NumberReady
 	return p
 }
 
@@ -60,8 +57,8 @@ type Program struct {
 	Kind, Namespace, Name string
 	// Version is the tag of the image, or "" if the image has none.
 	Version string
-	// Wanted and Ready are numbers of pods.
-	Wanted, Ready int32
+	// Ready is the number of ready pods.
+	Ready int32
 	// Flags are the values of the program's flags. Env is its environment.
 	Flags, Env map[string]string
 }
