@@ -29,6 +29,9 @@ type Finding struct {
 	Fix string `json:"fix"`
 }
 
+// maxNamed is how many installations or NodePools a message names.
+const maxNamed = 3
+
 // plainWord matches words that a shell passes on as they are.
 var plainWord = regexp.MustCompile(`^[\w.:/@%+=-]+$`)
 

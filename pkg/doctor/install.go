@@ -71,7 +71,7 @@ func controllerMissing(f *Facts) []Finding {
 		for _, p := range f.Controllers {
 			names = append(names, p.String())
 		}
-		return []Finding{{Error, "controller", fmt.Sprintf("there are %d installations, which launch and delete the same nodes: %s", len(names), words.Named(names, 3)), "helm uninstall all but one"}}
+		return []Finding{{Error, "controller", fmt.Sprintf("there are %d installations, which launch and delete the same nodes: %s", len(names), words.Named(names, maxNamed)), "helm uninstall all but one"}}
 	}
 	return nil
 }

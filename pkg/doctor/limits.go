@@ -136,7 +136,7 @@ func quotasNear(f *Facts) []Finding {
 			continue
 		}
 		pools := slices.Sorted(maps.Keys(n.pools))
-		smallest := fmt.Sprintf("the smallest machine of NodePool %s has %d", words.Named(pools, 3), n.smallest)
+		smallest := fmt.Sprintf("the smallest machine of NodePool %s has %d", words.Named(pools, maxNamed), n.smallest)
 		what := fmt.Sprintf("vCPUs of %s instances (%s)", q.Group, q.CapacityType)
 		finding := Finding{Warning, "quota " + q.Code, "", command(n.provider.RaiseQuota, q.Code, strconv.FormatInt(2*max(q.VCPUs, n.smallest), 10))}
 		switch {

@@ -14,7 +14,7 @@ import (
 	"karve.sh/karve/config"
 )
 
-// Right is an action that the controller must be allowed.
+// Right is an action that the controller, or a user of kubectl karve, must be allowed.
 type Right struct {
 	Group, Resource, Verb string
 	// Namespace is "" for rights in all namespaces, and Name is "" for rights on all objects.

@@ -182,7 +182,8 @@ func UserRights(in Namespaces) (all []UserRight) {
 	return all
 }
 
-// PermissionTable returns the rights that the chart's ClusterRole for viewers does not have as a table in Markdown. Each row has a right, and verbs that do the same without it.
+// PermissionTable returns the rights that the chart's ClusterRole for viewers does not have as a table in Markdown. Each row has a right, and verbs that
+// do the same without it.
 func PermissionTable(in Namespaces) string {
 	where := map[string]string{in.Agents: " in the agents' namespace", in.Prometheus: " in the namespace of Prometheus"}
 	var rows []Need
