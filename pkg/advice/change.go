@@ -53,8 +53,8 @@ type Patch struct {
 type change struct {
 	Change
 	apply func(*scenario)
-	// withFewer is the same change with a smaller number of replicas, which risks less. It is nil if there is none. maxReplicas is the number of the change, and minReplicas
-	// the smallest that is one.
+	// withFewer is the same change with a smaller number of replicas, which risks less. It is nil if there is none. maxReplicas is the number of the change, and
+	// minReplicas the smallest that is one.
 	withFewer                func(replicas int64) change
 	minReplicas, maxReplicas int64
 }

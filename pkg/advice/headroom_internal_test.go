@@ -14,7 +14,7 @@ import (
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
-// bursts returns a fleet of a pool with pods that begin in minutes, each with two replicas.
+// bursts returns a scenario of a pool with pods that begin in minutes, each with two replicas.
 func bursts(minutes ...int) *scenario {
 	w := Workload{Namespace: "ml", Kind: "Deployment", Name: "chat", Pool: "gpu-shared"}
 	for _, m := range minutes {
@@ -78,7 +78,7 @@ func TestHeadroomThatNoBurstNeedsIsLowered(t *testing.T) {
 			t.Errorf("%s: after it %+v, with %q", name, after, got.Patches)
 		}
 		if len(sc.cluster.GPUNodeClasses[0].Spec.Headroom) != len(c.headroom) {
-			t.Errorf("%s: the fleet has changed", name)
+			t.Errorf("%s: the scenario has changed", name)
 		}
 	}
 }
@@ -176,7 +176,7 @@ func TestAWorkloadSharesOnlyWhereThatIsSafe(t *testing.T) {
 			t.Errorf("%s: %+v", name, after.Spec)
 		}
 		if before := sc.templates[1].Spec.Containers[0].Resources.Limits; len(before) != 1 || before.Name(v1alpha1.ResourceGPU, resource.DecimalSI).Value() != 1 {
-			t.Errorf("%s: the fleet has changed: %v", name, before)
+			t.Errorf("%s: the scenario has changed: %v", name, before)
 		}
 		if len(sites[0].incoming) != 1 || all[0].Namespace != "ml" || !strings.Contains(all[0].Patches[0].YAML, "nvidia.com/gpu: null") {
 			t.Errorf("%s: %+v", name, all[0].Change)

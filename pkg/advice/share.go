@@ -13,8 +13,8 @@ import (
 	"karve.sh/karve/pkg/words"
 )
 
-// shares returns the changes that move single workloads, whose pods have whole GPUs, to a NodePool that shares the same GPUs. replicas has the largest number that is
-// advised for a GPUNodeClass, by its name.
+// shares returns the changes that move single workloads, whose pods have whole GPUs, to a NodePool that shares the same GPUs. replicas has the largest number
+// that is advised for a GPUNodeClass, by its name.
 func (sc *scenario) shares(sites []site, gpus map[string][]string, replicas map[string]int64) (all []change) {
 	for i := range sites {
 		from := &sites[i]
