@@ -227,7 +227,7 @@ type found struct {
 type question struct {
 	// query returns the query for spans of a length.
 	query func(span time.Duration) string
-	// most is the maximum number of spans in a query.
+	// limit is the maximum number of spans in a query.
 	limit int
 	add   func(*cost.Measured, found)
 }
