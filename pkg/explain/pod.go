@@ -136,8 +136,8 @@ func notAsked(pod *corev1.Pod) string {
 // toOthers names Karpenter's own pool to which a pod is left, or returns "" if there is none.
 func (x *Explainer) toOthers(pod *corev1.Pod) string {
 	view := x.view()
-	if stock := view.KarpenterPool(pod); stock != "" {
-		return fmt.Sprintf("is left to Karpenter: its NodePool %s serves the pod, and none of Karve's does", stock)
+	if name := view.KarpenterPool(pod); name != "" {
+		return fmt.Sprintf("is left to Karpenter: its NodePool %s serves the pod, and none of Karve's does", name)
 	}
 	return ""
 }
