@@ -90,10 +90,10 @@ func (w *world) rights(t *testing.T) {
 			switch {
 			case c.verb == "doctor":
 				if _, lacks, _ := strings.Cut(out, "you may not "); !strings.Contains(lacks, n.Verb+" ") || !strings.Contains(lacks, strings.TrimPrefix(n.String(), n.Verb+" ")+" (") && !strings.Contains(lacks, strings.TrimPrefix(n.String(), n.Verb+" ")+",") {
-					t.Errorf("doctor without the right to %s does not name it:\n%s", n.String(), out)
+					t.Errorf("doctor without the right to %s does not name it:\n%s", n, out)
 				}
 			case n.Without == "" && (ok || !names(out, n.Right)), n.Without != "" && n.Resource != "leases" && !names(out, n.Right), n.Without != "" && c.fails == "" && !ok:
-				t.Errorf("%s without the right to %s, succeeded: %t:\n%s", strings.Join(c.args, " "), n.String(), ok, out)
+				t.Errorf("%s without the right to %s, succeeded: %t:\n%s", strings.Join(c.args, " "), n, ok, out)
 			}
 		}
 		refused := "may not"
@@ -195,7 +195,7 @@ func (w *world) grant(t *testing.T) map[doctor.Right]string {
 		_, _, ok := w.kubectl(t, w.cluster.Kubeconfig(), "auth", "can-i", last.Verb, last.Resource+"."+last.Group, "--as=somebody", "--as-group="+groups[last])
 		return ok, nil
 	}); err != nil {
-		t.Fatalf("nobody may %s: %v", last.String(), err)
+		t.Fatalf("nobody may %s: %v", last, err)
 	}
 	return groups
 }
@@ -233,7 +233,7 @@ func (w *world) page(t *testing.T, group map[doctor.Right]string) {
 		_ = cmd.Process.Signal(os.Interrupt)
 		err := cmd.Wait()
 		if line != "" || err == nil || !names(errOut.String(), n.Right) {
-			t.Errorf("ui without the right to %s: %s%s%v", n.String(), line, errOut, err)
+			t.Errorf("ui without the right to %s: %s%s%v", n, line, errOut, err)
 		}
 	}
 	cmd, out, errOut := start(doctor.Right{})

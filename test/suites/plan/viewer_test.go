@@ -62,14 +62,14 @@ func (w *world) viewers(t *testing.T) {
 	if err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
 		return may("views", own) && may("viewers", own), nil // Roles are aggregated after a moment.
 	}); err != nil {
-		t.Fatalf("who may view may not %s: %v", own.String(), err)
+		t.Fatalf("who may view may not %s: %v", own, err)
 	}
 	if nodes := (doctor.Right{Verb: "list", Resource: "nodes"}); may("views", nodes) {
-		t.Errorf("the ClusterRole view may now %s", nodes.String())
+		t.Errorf("the ClusterRole view may now %s", nodes)
 	}
 	for _, r := range doctor.UserRights(namespaces) {
 		if w.served(r.Right) && may("viewers", r.Right) == r.Apart {
-			t.Errorf("a viewer may %s: %t", r.String(), !r.Apart)
+			t.Errorf("a viewer may %s: %t", r, !r.Apart)
 		}
 	}
 }
