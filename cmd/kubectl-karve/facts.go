@@ -40,9 +40,9 @@ func (c connection) facts(ctx context.Context, namespace string) *doctor.Facts {
 	group.Go(func() { r.resourceQuotas(ctx) })
 	group.Go(func() {
 		r.programs(ctx)
-		r.leads(ctx, cmp.Or(r.namespace, namespace))
-		r.rights(ctx)
-		r.own(ctx, cmp.Or(r.namespace, namespace))
+		r.findLeader(ctx, cmp.Or(r.namespace, namespace))
+		r.controllerRights(ctx)
+		r.userRights(ctx, cmp.Or(r.namespace, namespace))
 		r.monitors(ctx)
 	})
 	group.Wait()
@@ -154,7 +154,7 @@ func (r *factReader) crds(ctx context.Context) {
 	}
 }
 
-func (r *factReader) rights(ctx context.Context) {
+func (r *factReader) controllerRights(ctx context.Context) {
 	if len(r.facts.Controllers) != 1 {
 		return
 	}
@@ -178,8 +178,8 @@ func (r *factReader) rights(ctx context.Context) {
 	}
 }
 
-// own checks whether the user has the rights for all verbs. namespace is the controller's.
-func (r *factReader) own(ctx context.Context, namespace string) {
+// userRights checks whether the user has the rights for all verbs. namespace is the controller's.
+func (r *factReader) userRights(ctx context.Context, namespace string) {
 	in := doctor.Namespaces{Controller: namespace, Agents: cmp.Or(r.agents, namespace)}
 	var services corev1.ServiceList
 	if err := r.List(ctx, &services); err == nil {
@@ -242,14 +242,14 @@ func (r *factReader) monitors(ctx context.Context) {
 	}
 }
 
-func (r *factReader) account(quotas published.Quotas) {
+func (r *factReader) useQuotas(quotas published.Quotas) {
 	r.facts.Quotas = quotas.Quotas
 	if quotas.Problem != "" {
 		r.missed("the quotas of the AWS account", "servicequotas:GetServiceQuota, for the controller: examples/iam/README.md", errors.New(quotas.Problem))
 	}
 }
 
-func (r *factReader) leads(ctx context.Context, namespace string) {
+func (r *factReader) findLeader(ctx context.Context, namespace string) {
 	found := leader.Find(ctx, r, namespace, time.Now)
 	if found.State == leader.Unknown {
 		r.missed("whether a controller works", fmt.Sprintf("get leases.coordination.k8s.io %s in the namespace %s", leader.Name, namespace), errors.New(found.Message))
@@ -275,7 +275,7 @@ func (r *factReader) cluster(ctx context.Context, namespace string) {
 	if err == nil {
 		var m published.Source
 		if m, err = published.OrBuiltin(ctx, r, namespace, nil); err == nil {
-			r.account(m.Quotas)
+			r.useQuotas(m.Quotas)
 			r.facts.Prices = m.Settings.Prices
 			r.facts.Cluster, err = r.connection.cluster(ctx, m, pendingPods, boundAgents)
 		}
@@ -287,17 +287,18 @@ func (r *factReader) cluster(ctx context.Context, namespace string) {
 	r.facts.AgentsOn = map[string]bool{}
 	for i := range r.facts.Cluster.Pods {
 		pod := &r.facts.Cluster.Pods[i]
-		if isAgent(pod) && pod.Status.Phase == corev1.PodRunning && !slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status != corev1.ConditionTrue }) {
+		notReady := func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status != corev1.ConditionTrue }
+		if isAgent(pod) && pod.Status.Phase == corev1.PodRunning && !slices.ContainsFunc(pod.Status.Conditions, notReady) {
 			r.facts.AgentsOn[pod.Spec.NodeName] = true
 		}
 	}
-	if err := r.visible(ctx); err != nil {
+	if err := r.visibleDevices(ctx); err != nil {
 		r.missed("pods that name their GPUs", "list pods in all namespaces", err)
 	}
 }
 
-// visible reads which containers name GPUs to the container runtime. It decodes only pods with the name of the variable.
-func (r *factReader) visible(ctx context.Context) error {
+// visibleDevices reads which containers name GPUs to the container runtime. It decodes only pods with the name of the variable.
+func (r *factReader) visibleDevices(ctx context.Context) error {
 	return each(ctx, r.core, "pods", []selection{{fields: "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"}}, func(message []byte) error {
 		if !bytes.Contains(message, []byte(doctor.VisibleDevices)) {
 			return nil
