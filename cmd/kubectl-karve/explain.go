@@ -27,9 +27,9 @@ type explainOptions struct {
 	planOptions
 }
 
-const explainLong = `Explain why a pod or the pods of a workload wait or run where they do, or why a node stays or when Karve deletes it. The answers come from the controller's
-own code: the planner has verified each proposed change, and nodes stay for the controller's reasons. The command
-changes nothing.
+const explainLong = `Explain why a pod or the pods of a workload wait or run where they do, or why a node stays or when Karve deletes
+it. The answers come from the controller's own code: the planner has verified each proposed change, and nodes stay for the
+controller's reasons. The command changes nothing.
 
 Prices are those of the controller.`
 
@@ -70,10 +70,15 @@ const (
 	kindNode = "node"
 )
 
+// kinds are the kinds by the names that users may type.
 var kinds = map[string]string{
-	"cronjob": "CronJob", "cronjobs": "CronJob", "cj": "CronJob", "deployment": "Deployment", "deployments": "Deployment", "deploy": "Deployment", "job": "Job", "jobs": "Job", "replicaset": "ReplicaSet", "replicasets": "ReplicaSet", "rs": "ReplicaSet",
+	"cronjob": "CronJob", "cronjobs": "CronJob", "cj": "CronJob",
+	"deployment": "Deployment", "deployments": "Deployment", "deploy": "Deployment",
+	"job": "Job", "jobs": "Job",
+	"replicaset": "ReplicaSet", "replicasets": "ReplicaSet", "rs": "ReplicaSet",
 	"statefulset": "StatefulSet", "statefulsets": "StatefulSet", "sts": "StatefulSet",
-	"pod": kindPod, "pods": kindPod, "po": kindPod, "node": kindNode, "nodes": kindNode, "no": kindNode, "nodeclaim": kindNode, "nodeclaims": kindNode,
+	"pod": kindPod, "pods": kindPod, "po": kindPod,
+	"node": kindNode, "nodes": kindNode, "no": kindNode, "nodeclaim": kindNode, "nodeclaims": kindNode,
 }
 
 // object returns the kind and the name of the object in the arguments, which are KIND/NAME or KIND NAME. A kind that is not in kinds is returned as it is typed.
@@ -96,8 +101,8 @@ func object(args []string) (kind, name string, err error) {
 	return kind, name, nil
 }
 
-// owner returns the kind of workloads that the cluster serves under a name that is not in kinds, such as PyTorchJob for pytorchjob or pytorchjobs.kubeflow.org.
-func (c connection) owner(typed string) (string, error) {
+// workloadKind returns the kind of workloads that the cluster serves under a name that is not in kinds, such as PyTorchJob for pytorchjob or pytorchjobs.kubeflow.org.
+func (c connection) workloadKind(typed string) (string, error) {
 	if slices.Contains(slices.Collect(maps.Values(kinds)), typed) {
 		return typed, nil
 	}
@@ -124,7 +129,7 @@ func (o *explainOptions) run(ctx context.Context, s streams, kind, name string) 
 	if err != nil {
 		return err
 	}
-	if kind, err = live.owner(kind); err != nil {
+	if kind, err = live.workloadKind(kind); err != nil {
 		return err
 	}
 	namespace, _, err := o.kube.ToRawKubeConfigLoader().Namespace()
@@ -136,11 +141,11 @@ func (o *explainOptions) run(ctx context.Context, s streams, kind, name string) 
 		return err
 	}
 	x, failed := ui.Explain(ctx, live.Client, cluster.from.Settings, clock.RealClock{}, cluster.Cluster)
-	var through []explain.Owner
+	var owned []explain.Owner
 	if kind != kindPod && kind != kindNode {
-		through = live.ownedBy(ctx, kind, namespace, name, x.OwnersIn(namespace))
+		owned = live.ownedBy(ctx, kind, namespace, name, x.OwnersIn(namespace))
 	}
-	a, err := explained(x, kind, namespace, name, through, cluster.controller)
+	a, err := explained(x, kind, namespace, name, owned, cluster.controller)
 	if err != nil {
 		return err
 	}
@@ -163,20 +168,15 @@ func (c connection) ownedBy(ctx context.Context, kind, namespace, name string, a
 		slices.ContainsFunc(all, func(o explain.Owner) bool { return o.Kind == kind && o.Name == name }) {
 		return nil
 	}
-	above, listed := map[explain.Owner]explain.Owner{}, map[explain.Owner]bool{}
+	controllers := map[metav1.TypeMeta]map[string]explain.Owner{} // of the objects of a kind, by their names
 	for _, o := range all {
-		for at, n := o, 0; n < mostOwners; n++ {
-			if of := (explain.Owner{APIVersion: at.APIVersion, Kind: at.Kind}); !listed[of] {
-				listed[of] = true
-				list := &metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{APIVersion: of.APIVersion, Kind: of.Kind + "List"}}
-				_ = c.List(ctx, list, client.InNamespace(namespace)) // Without it, nothing controls them.
-				for i := range list.Items {
-					if next := metav1.GetControllerOf(&list.Items[i]); next != nil {
-						above[explain.Owner{APIVersion: of.APIVersion, Kind: of.Kind, Name: list.Items[i].Name}] = explain.Owner{APIVersion: next.APIVersion, Kind: next.Kind, Name: next.Name}
-					}
-				}
+		at := o
+		for range maxOwners {
+			of := metav1.TypeMeta{APIVersion: at.APIVersion, Kind: at.Kind}
+			if controllers[of] == nil {
+				controllers[of] = c.controllersOf(ctx, of, namespace)
 			}
-			next, controlled := above[at]
+			next, controlled := controllers[of][at.Name]
 			if !controlled {
 				break
 			}
@@ -189,17 +189,30 @@ func (c connection) ownedBy(ctx context.Context, kind, namespace, name string, a
 	return owned
 }
 
-// mostOwners is more than objects own each other in a row. Owners may be in a circle.
-const mostOwners = 5
+// maxOwners is more than objects own each other in a row. Owners may be in a circle.
+const maxOwners = 5
 
-func explained(x *explain.Explainer, kind, namespace, name string, through []explain.Owner, controller *leader.Leader) (answer, error) {
+// controllersOf returns what controls the objects of a kind, by the names of the objects. It returns nothing for what you may not list.
+func (c connection) controllersOf(ctx context.Context, of metav1.TypeMeta, namespace string) map[string]explain.Owner {
+	controllers := map[string]explain.Owner{}
+	list := &metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{APIVersion: of.APIVersion, Kind: of.Kind + "List"}}
+	_ = c.List(ctx, list, client.InNamespace(namespace)) // Without it, nothing controls them.
+	for i := range list.Items {
+		if by := metav1.GetControllerOf(&list.Items[i]); by != nil {
+			controllers[list.Items[i].Name] = explain.Owner{APIVersion: by.APIVersion, Kind: by.Kind, Name: by.Name}
+		}
+	}
+	return controllers
+}
+
+func explained(x *explain.Explainer, kind, namespace, name string, owned []explain.Owner, controller *leader.Leader) (answer, error) {
 	if kind == kindPod {
 		a, err := x.Pod(namespace, name)
 		a.Controller = controller
 		return &a, err
 	}
 	if kind != kindNode {
-		a, err := x.Workload(kind, namespace, name, through...)
+		a, err := x.Workload(kind, namespace, name, owned...)
 		a.Controller = controller
 		return &a, err
 	}

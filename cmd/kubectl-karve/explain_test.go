@@ -50,7 +50,7 @@ func TestEveryKindThatMayCreatePodsIsExplained(t *testing.T) {
 		"Deployment": "Deployment", "CronJob": "CronJob", "nodepool": "NodePool", "nodepools.karpenter.sh": "NodePool", "NodeClaims": "NodeClaim",
 		"service": "", "pytorchjob": "", "nodepools.example.com": "",
 	} {
-		got, err := c.owner(typed)
+		got, err := c.workloadKind(typed)
 		if got != want || (err == nil) != (want != "") || err != nil && !strings.Contains(err.Error(), "is not a kind that can be explained: name a pod, a node, or what creates pods") {
 			t.Errorf("%s is %q, %v, want %q", typed, got, err, want)
 		}
