@@ -57,7 +57,7 @@ func inspectCommand(ctx context.Context, s streams) *cobra.Command {
 			}
 			s.notes(seen.note)
 			if len(args) == 0 && o.selection.empty() {
-				seen.bind()
+				seen.addBound()
 			}
 			return o.print(s, all, args)
 		},

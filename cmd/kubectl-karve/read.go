@@ -43,7 +43,7 @@ func (c connection) overview(ctx context.Context, namespace string) (seen, error
 		classes   v1alpha1.GPUNodeClassList
 		claims    karpv1.NodeClaimList
 		nodes     corev1.NodeList
-		told      published.Found
+		found     published.Found
 	)
 	pods := newShownPods()
 	lists := []struct {
@@ -62,8 +62,8 @@ func (c connection) overview(ctx context.Context, namespace string) (seen, error
 	group.Go(func() { errs[len(lists)] = pods.list(ctx, c.core, pendingPods) })
 	group.Go(func() {
 		var err error
-		if told, err = published.Find(ctx, c, namespace); err != nil {
-			told.Catalog = nil // The lists below report what is wrong with the API server.
+		if found, err = published.Find(ctx, c, namespace); err != nil {
+			found.Catalog = nil // The lists below report what is wrong with the API server.
 		}
 	})
 	controller := c.leader(ctx, namespace)
@@ -72,12 +72,13 @@ func (c connection) overview(ctx context.Context, namespace string) (seen, error
 		return seen{}, err
 	}
 	cluster := &facts.Cluster{
-		Now: time.Now(), ReplicasTimeout: told.Settings.ReplicasTimeout.Duration, PriorityCutoff: told.Settings.PriorityCutoff, NodePools: nodePools.Items, GPUNodeClasses: classes.Items, NodeClaims: claims.Items, Nodes: nodes.Items,
+		Now: time.Now(), ReplicasTimeout: found.Settings.ReplicasTimeout.Duration, PriorityCutoff: found.Settings.PriorityCutoff,
+		NodePools: nodePools.Items, GPUNodeClasses: classes.Items, NodeClaims: claims.Items, Nodes: nodes.Items,
 	}
-	if err := addPrices(cluster, told.Catalog); err != nil {
+	if err := addPrices(cluster, found.Catalog); err != nil {
 		return seen{}, err
 	}
-	cluster.UsePrices(prices.NewBook(nil, told.Settings.Prices))
+	cluster.UsePrices(prices.NewBook(nil, found.Settings.Prices))
 	if err := pods.list(ctx, c.core, shownOn(overview.Build(cluster).Nodes, len(cluster.Nodes))...); err != nil {
 		return seen{}, err
 	}
@@ -85,19 +86,19 @@ func (c connection) overview(ctx context.Context, namespace string) (seen, error
 	all := overview.Build(cluster)
 	all.Controller = controller()
 	s := seen{Overview: all, agents: pods.agents, cluster: cluster}
-	if told.Forbidden {
-		s.note = told.Missing + ", so prices, timeouts and rules for prices are assumed"
+	if found.Forbidden {
+		s.note = found.Missing + ", so prices, timeouts and rules for prices are assumed"
 	}
 	return s, nil
 }
 
-// few is the minimum ratio of all nodes to shown nodes at which the shown nodes' pods are listed node by node. The API server finds the pods of a node
+// nodesPerShown is the minimum ratio of all nodes to shown nodes at which the shown nodes' pods are listed node by node. The API server finds the pods of a node
 // without looking at others, but a request costs it as much as sending some twenty pods.
-const few = 3
+const nodesPerShown = 3
 
 // shownOn selects the pods on the nodes that an overview shows. If those nodes are not few among all nodes, it selects the pods on all nodes.
 func shownOn(shown []overview.Node, nodes int) (pods []selection) {
-	if len(shown)*few > nodes {
+	if len(shown)*nodesPerShown > nodes {
 		return []selection{boundPods}
 	}
 	for i := range shown {
@@ -145,10 +146,10 @@ func concerns(message []byte) bool {
 
 // addPrices gives a cluster instance types with prices: those that the controller published, or the built-in ones if the nodes are in their region. They
 // are needed for the prices of machines that were launched as another offering than planned.
-func addPrices(c *facts.Cluster, told published.Catalog) error {
-	if told != nil {
+func addPrices(c *facts.Cluster, listings published.Catalog) error {
+	if listings != nil {
 		c.NodeClasses = map[v1alpha1.NodeClassReference]facts.NodeClassState{}
-		for ref, listing := range told {
+		for ref, listing := range listings {
 			c.NodeClasses[ref] = facts.NodeClassState{Ready: true, InstanceTypes: listing.InstanceTypes, Reservations: listing.Reservations}
 		}
 		return nil
@@ -176,8 +177,8 @@ const (
 	boundNodes = 500
 )
 
-// bind adds a lower bound on the price of the nodes, if the prices are known and the cluster is not too large.
-func (s seen) bind() {
+// addBound adds a lower bound on the price of the nodes, if the prices are known and the cluster is not too large.
+func (s seen) addBound() {
 	if len(s.cluster.NodeClasses) == 0 || len(s.Nodes) > boundNodes || len(quote.Unpriced(s.cluster)) > 0 {
 		return
 	}

@@ -396,7 +396,7 @@ func TestAnOverviewOfFewNodesIsThatOfAllPods(t *testing.T) {
 			}
 			kubeconfig := serve(t, c)
 			want := overview.Build(c)
-			if n := len(want.Nodes) * few; others == 100 && n > len(c.Nodes) || others == 2 && n <= len(c.Nodes) {
+			if n := len(want.Nodes) * nodesPerShown; others == 100 && n > len(c.Nodes) || others == 2 && n <= len(c.Nodes) {
 				t.Fatalf("%d of %d nodes are shown", len(want.Nodes), len(c.Nodes))
 			}
 			var out, errOut bytes.Buffer
