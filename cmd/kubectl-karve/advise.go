@@ -77,7 +77,8 @@ func (o *adviseOptions) run(ctx context.Context, s streams, now time.Time) error
 	s.notes(c.notes...)
 	workloads, lost := advice.Workloads(found.Pods, c.Pods)
 	a, err := advice.Of(advice.Measured{
-		From: r.From, To: r.To, Cluster: c.Cluster, Workloads: workloads, Billed: found.Billed, GPUBusy: found.GPUBusy, Expired: found.Expired, Notes: append(found.Notes, lost...),
+		From: r.From, To: r.To, Cluster: c.Cluster, Workloads: workloads,
+		Billed: found.Billed, GPUBusy: found.GPUBusy, Expired: found.Expired, Notes: append(found.Notes, lost...),
 	}, o.of)
 	if err != nil {
 		return err

@@ -144,7 +144,8 @@ func emptyBatch(size int) *batch {
 func readList(ctx context.Context, api rest.Interface, resource string, s selection, batches chan<- *batch) error {
 	// Version 0 is the state in the API server's memory, as for informers. The API server does not have to ask etcd first, and sends all objects while it
 	// encodes them.
-	answer, err := api.Get().Resource(resource).VersionedParams(&metav1.ListOptions{ResourceVersion: "0", FieldSelector: s.fields, LabelSelector: s.labels}, scheme.ParameterCodec).Stream(ctx)
+	options := metav1.ListOptions{ResourceVersion: "0", FieldSelector: s.fields, LabelSelector: s.labels}
+	answer, err := api.Get().Resource(resource).VersionedParams(&options, scheme.ParameterCodec).Stream(ctx)
 	if err != nil { // It contains the API server's error message.
 		return err
 	}

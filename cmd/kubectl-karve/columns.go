@@ -46,7 +46,8 @@ func tableOf[T any](all []T, wide bool, columns ...column[*T]) table.Table {
 
 // nodePrices returns the columns with the prices of nodes: those in the cloud's list too if any of them differs.
 func nodePrices(all *overview.Overview) []nodeColumn {
-	if all.Totals.ListMicroUSDPerHour == all.Totals.MicroUSDPerHour && !slices.ContainsFunc(all.Nodes, func(n overview.Node) bool { return price3(n.ListMicroUSDPerHour) != price3(n.MicroUSDPerHour) }) {
+	differs := func(n overview.Node) bool { return price3(n.ListMicroUSDPerHour) != price3(n.MicroUSDPerHour) }
+	if all.Totals.ListMicroUSDPerHour == all.Totals.MicroUSDPerHour && !slices.ContainsFunc(all.Nodes, differs) {
 		return []nodeColumn{nodePrice}
 	}
 	return []nodeColumn{nodePrice, {title: "LIST $/H", right: true, cell: func(n *overview.Node) string { return price3(n.ListMicroUSDPerHour) }}}

@@ -56,7 +56,8 @@ func costCommand(ctx context.Context, s streams) *cobra.Command {
 	o.kube.AddFlags(fs)
 	// The flags exist.
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(costFormats[1:], cobra.ShellCompDirectiveNoFileComp))
-	_ = cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions([]string{"namespace", "owner", "pool", "class", "pod", "label:"}, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace))
+	groupings := []string{"namespace", "owner", "pool", "class", "pod", "label:"}
+	_ = cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions(groupings, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace))
 	return cmd
 }
 

@@ -105,7 +105,15 @@ func (o *inspectOptions) text(all *overview.Overview, reservations bool, colors 
 
 func reservationsTable(all *overview.Overview) table.Table {
 	t := table.Table{Columns: []table.Column{
-		{Title: "RESERVATION"}, {Title: "TYPE"}, {Title: "ZONE"}, {Title: "USED", Right: true}, {Title: "FREE", Right: true}, {Title: "OTHERS", Right: true}, {Title: "FREE $/H", Right: true}, {Title: "WOULD HOLD"}, {Title: "ENDS"},
+		{Title: "RESERVATION"},
+		{Title: "TYPE"},
+		{Title: "ZONE"},
+		{Title: "USED", Right: true},
+		{Title: "FREE", Right: true},
+		{Title: "OTHERS", Right: true},
+		{Title: "FREE $/H", Right: true},
+		{Title: "WOULD HOLD"},
+		{Title: "ENDS"},
 	}}
 	for i := range all.Reservations {
 		r := &all.Reservations[i]
@@ -220,7 +228,9 @@ func productNames(n *overview.Node) string {
 
 // holdersTable returns a table with a row for each container that holds replicas of a GPU.
 func holdersTable(all *overview.Overview, wide bool) table.Table {
-	t := table.Table{Columns: []table.Column{{Title: "NODE"}, {Title: "GPU", Right: true}, {Title: "REPLICA"}, {Title: "POD"}, {Title: "CONTAINER"}, {Title: "MEM STATED", Right: true}}}
+	t := table.Table{Columns: []table.Column{
+		{Title: "NODE"}, {Title: "GPU", Right: true}, {Title: "REPLICA"}, {Title: "POD"}, {Title: "CONTAINER"}, {Title: "MEM STATED", Right: true},
+	}}
 	if wide {
 		t.Columns = append(t.Columns, table.Column{Title: "UUID"})
 	}

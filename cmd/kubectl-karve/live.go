@@ -225,7 +225,8 @@ func trimmed(list client.ObjectList) error {
 	trim := gather.Trim()
 	return meta.EachListItem(list, func(o runtime.Object) error {
 		switch o.(type) {
-		case *corev1.PersistentVolumeClaim, *corev1.Namespace, *appsv1.DaemonSet, *resourcev1.ResourceClaim, *resourcev1.ResourceClaimTemplate, *resourcev1.DeviceClass, *resourcev1.DeviceTaintRule, *resourcev1.ResourceSlice:
+		case *corev1.PersistentVolumeClaim, *corev1.Namespace, *appsv1.DaemonSet,
+			*resourcev1.ResourceClaim, *resourcev1.ResourceClaimTemplate, *resourcev1.DeviceClass, *resourcev1.DeviceTaintRule, *resourcev1.ResourceSlice:
 			_, err := trim(o)
 			return err
 		}

@@ -93,7 +93,8 @@ func rolloutEditCommand(ctx context.Context, s streams, use, short string, edit 
 
 func rolloutUndoCommand(ctx context.Context, s streams) *cobra.Command {
 	to := ""
-	cmd := rolloutEditCommand(ctx, s, "undo NAME", "Roll back to the previous image, or to another one", func(r *v1alpha1.GPUImageRollout) (string, error) { return rollout.Undo(r, to) })
+	undo := func(r *v1alpha1.GPUImageRollout) (string, error) { return rollout.Undo(r, to) }
+	cmd := rolloutEditCommand(ctx, s, "undo NAME", "Roll back to the previous image, or to another one", undo)
 	cmd.Flags().StringVar(&to, "to", "", "release or ID of the image, or Newest to follow new images; default: the latest other image that ran well")
 	return cmd
 }
@@ -185,7 +186,15 @@ func (c connection) rolloutList(ctx context.Context, out io.Writer, format outpu
 
 func rolloutTable(all []rollout.Summary, now time.Time, wide bool) table.Table {
 	t := table.Table{Columns: []table.Column{
-		{Title: "NAME"}, {Title: "NODECLASS"}, {Title: "CURRENT"}, {Title: "CANDIDATE"}, {Title: "STEP"}, {Title: "SINCE"}, {Title: "UPDATED"}, {Title: "PROMOTION"}, {Title: "PROBLEM"},
+		{Title: "NAME"},
+		{Title: "NODECLASS"},
+		{Title: "CURRENT"},
+		{Title: "CANDIDATE"},
+		{Title: "STEP"},
+		{Title: "SINCE"},
+		{Title: "UPDATED"},
+		{Title: "PROMOTION"},
+		{Title: "PROBLEM"},
 	}}
 	if wide {
 		t.Columns = append(t.Columns, table.Column{Title: "WAITS FOR"})
