@@ -30,8 +30,10 @@ func (m *Manager) SetDown(down map[string]bool) {
 func (m *Manager) SetCordoned(cordoned map[string]bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.cordoned = maps.Clone(cordoned)
-	m.publish()
+	if !maps.Equal(m.cordoned, cordoned) {
+		m.cordoned = maps.Clone(cordoned)
+		m.publish()
+	}
 }
 
 // Share is the number of replicas of a GPU or a MIG instance, and how many of them pods hold.
