@@ -36,7 +36,7 @@ type Agent struct {
 	manager    *plugin.Manager
 	dra        *draBackend
 	node       *nodeapi.Client // nil outside of a cluster
-	nodes      nodeWatch
+	latestNode latestNode
 	policy     health.Policy
 	report     *report
 	resets     resets
@@ -62,6 +62,7 @@ const (
 	waitForEvents = 5 * time.Second
 )
 
+// New returns an agent that reads GPUs with the library that open returns for the root of the driver. node is nil outside of a cluster.
 func New(ctx context.Context, o Options, open func(driverRoot string) gpu.Library, node *nodeapi.Client) (*Agent, error) {
 	log := logr.FromContextOrDiscard(ctx)
 	config, err := o.override(sharing.Config{})
@@ -145,7 +146,7 @@ func (a *Agent) Run(ctx context.Context, again <-chan os.Signal) error {
 	})
 	source := configsource.Source{File: a.options.configFile, Dir: a.options.configDir, Default: a.options.defaultConfig, Strict: a.options.strict}
 	if a.node != nil {
-		source.Node = &a.nodes
+		source.Node = &a.latestNode
 		a.watchNode(ctx, &group)
 	}
 	group.Go(func() {
@@ -171,10 +172,11 @@ func (a *Agent) Run(ctx context.Context, again <-chan os.Signal) error {
 
 // seen records a version of the Node, and does what cannot wait.
 func (a *Agent) seen(ctx context.Context, n nodeapi.Node) {
+	before := a.latestNode.set(n)
 	a.manager.SetMayWithdraw(ctx, slices.ContainsFunc(n.Spec.Taints, func(t nodeapi.Taint) bool {
 		return t.Key == nodecontract.SlotsChangingTaintKey || t.Key == nodecontract.ReplicasNotReadyTaint
 	}))
-	if before := a.nodes.set(n); pausedBy(before) == "" && pausedBy(n) != "" {
+	if pausedBy(before) == "" && pausedBy(n) != "" {
 		_ = a.library.Shutdown() // This also ends a wait for events.
 	}
 }
@@ -200,7 +202,7 @@ func (a *Agent) loop(ctx context.Context, updates <-chan configsource.Update, fo
 	var again <-chan time.Time // It is nil unless the configuration does not fit the machine.
 	look := time.NewTicker(lookForMPS)
 	defer look.Stop()
-	_, changed := a.nodes.latest()
+	_, changed := a.latestNode.get()
 	for refused := false; ; {
 		select {
 		case <-ctx.Done():
@@ -209,7 +211,7 @@ func (a *Agent) loop(ctx context.Context, updates <-chan configsource.Update, fo
 			a.watchMPS(ctx)
 			continue
 		case <-changed:
-			_, changed = a.nodes.latest()
+			_, changed = a.latestNode.get()
 			a.cordonGPUs(ctx, devices)
 			continue
 		case <-again:

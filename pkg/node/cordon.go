@@ -64,7 +64,7 @@ func (a *Agent) cordonGPUs(ctx context.Context, devices []gpu.Device) {
 	if len(devices) == 0 {
 		return // Which GPUs the annotation names is unknown so far.
 	}
-	n, _ := a.nodes.latest()
+	n, _ := a.latestNode.get()
 	had := slices.ContainsFunc(n.Status.Conditions, func(c nodeapi.Condition) bool { return c.Type == nodecontract.CordonCondition })
 	c := &a.cordon
 	c.mu.Lock()

@@ -33,14 +33,14 @@ func (r *report) writeNode(ctx context.Context) {
 	var retry backoff.Backoff
 	var restore <-chan time.Time // It is nil while the Node is as it was written.
 	var restored time.Time
-	_, changed := r.agent.nodes.latest()
+	_, changed := r.agent.latestNode.get()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-r.write:
 		case <-changed:
-			node, next := r.agent.nodes.latest()
+			node, next := r.agent.latestNode.get()
 			changed = next
 			if restore == nil && len(w.lackingLabels(node))+len(w.lackingConditions(node)) > 0 {
 				restore = time.After(max(restoreAfter, restoreEvery-time.Since(restored)))
@@ -48,7 +48,7 @@ func (r *report) writeNode(ctx context.Context) {
 			continue
 		case <-restore:
 			restore = nil
-			node, _ := r.agent.nodes.latest()
+			node, _ := r.agent.latestNode.get()
 			labels, conditions := w.lackingLabels(node), w.lackingConditions(node)
 			if len(labels)+len(conditions) == 0 {
 				continue

@@ -27,13 +27,13 @@ func pausedBy(n nodeapi.Node) string {
 }
 
 func (a *Agent) paused() bool {
-	n, _ := a.nodes.latest()
+	n, _ := a.latestNode.get()
 	return pausedBy(n) != ""
 }
 
 // waitOutPause waits until the driver may be opened. The GPUs are out of service from the start of the pause until the driver has been opened again.
 func (a *Agent) waitOutPause(ctx context.Context, tracker *health.Tracker) {
-	n, next := a.nodes.latest()
+	n, next := a.latestNode.get()
 	why := pausedBy(n)
 	if why == "" {
 		return
@@ -56,7 +56,7 @@ func (a *Agent) waitOutPause(ctx context.Context, tracker *health.Tracker) {
 			return
 		case <-next:
 		}
-		n, next = a.nodes.latest()
+		n, next = a.latestNode.get()
 	}
 	logr.FromContextOrDiscard(ctx).Info("Not paused any more; opening the driver")
 }

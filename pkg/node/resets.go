@@ -101,9 +101,9 @@ func (a *Agent) takeResets(ctx context.Context, tracker *health.Tracker) bool {
 	if a.node == nil || !a.options.writeNode {
 		return false
 	}
-	n, _ := a.nodes.latest()
+	n, _ := a.latestNode.get()
 	if n.Metadata.ResourceVersion == a.resets.written {
-		return false // Its annotation is out of date.
+		return false // It has not been read, or its annotation is out of date.
 	}
 	log := logr.FromContextOrDiscard(ctx)
 	now, uuids := time.Now(), resetGPUs(n.Metadata.Annotations[nodecontract.GPUResetAnnotation])

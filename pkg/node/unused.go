@@ -48,14 +48,14 @@ func newUseWatch(o Options) *useWatch {
 // watchUse checks the use of GPUs until ctx ends. It starts when the Node has been read.
 func (a *Agent) watchUse(ctx context.Context) {
 	log := logr.FromContextOrDiscard(ctx)
-	n, next := a.nodes.latest()
+	n, next := a.latestNode.get()
 	for n.Metadata.ResourceVersion == "" {
 		select {
 		case <-ctx.Done():
 			return
 		case <-next:
 		}
-		n, next = a.nodes.latest()
+		n, next = a.latestNode.get()
 	}
 	report, err := nodecontract.ParseUnused(n.Metadata.Annotations[nodecontract.UnusedSinceAnnotation])
 	if err != nil {
