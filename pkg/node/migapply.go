@@ -35,6 +35,7 @@ const DriverRoot = "/driver-root"
 // tryMIGAgain is the interval between attempts to divide GPUs.
 const tryMIGAgain = 10 * time.Second
 
+// MIGOptions configure a MIGApply.
 type MIGOptions struct {
 	NodeName, stateDir, podResourcesSocket, cdiDirs, proc, capabilities, systemd string
 	Level                                                                        slog.Level
@@ -69,6 +70,7 @@ type MIGApply struct {
 	said mig.Failure
 }
 
+// NewMIGApply returns a MIGApply that divides GPUs with a driver, and reads and writes its Node with a client.
 func NewMIGApply(o MIGOptions, node *nodeapi.Client, driver mig.Driver) *MIGApply {
 	boot, _ := os.ReadFile(bootID) // Without it, the machine is not rebooted.
 	machine := mig.Options{
@@ -159,14 +161,14 @@ func (a *MIGApply) once(ctx context.Context, n nodeapi.Node) (done bool) {
 }
 
 // say writes a failure to the Node, as the agent will when it runs.
-func (a *MIGApply) say(ctx context.Context, n nodeapi.Node, p *mig.Failure) error {
+func (a *MIGApply) say(ctx context.Context, n nodeapi.Node, f *mig.Failure) error {
 	last := map[string]health.Condition{}
 	for _, c := range n.Status.Conditions {
 		last[c.Type] = health.Condition(c)
 	}
-	next := map[string]health.Condition{nodecontract.SharingCondition: {Type: nodecontract.SharingCondition, Status: "False", Reason: p.Reason, Message: p.Message}}
+	next := map[string]health.Condition{nodecontract.SharingCondition: {Type: nodecontract.SharingCondition, Status: "False", Reason: f.Reason, Message: f.Message}}
 	if err := writeConditions(ctx, a.node, next, last); err != nil {
 		return err
 	}
-	return a.node.Record(ctx, nodeapi.Event{Warning: true, Reason: p.Reason, Message: "The GPUs are not divided: " + p.Message, At: time.Now()})
+	return a.node.Record(ctx, nodeapi.Event{Warning: true, Reason: f.Reason, Message: "The GPUs are not divided: " + f.Message, At: time.Now()})
 }

@@ -43,7 +43,7 @@ type report struct {
 	listed     map[string][2]int
 	// applied and allocated count configurations and allocations by whether they succeeded.
 	applied, allocated map[bool]int
-	// applyTook is how long the last configuration took, and maxAllocation the most that an allocation has.
+	// applyTook is how long it took to apply the last configuration, and maxAllocation how long the slowest allocation took.
 	applyTook, maxAllocation time.Duration
 	labels                   map[string]string
 	conditions               map[string]health.Condition

@@ -62,7 +62,7 @@ const (
 	// ResourceSlice for the Node.
 	ReasonServedByNVIDIA      = "ServedByNVIDIADRADriver"
 	ReasonNVIDIADriverMissing = "NVIDIADRADriverNotFound"
-	// ReasonClaimsUnreadable is the reason of an event: the DRA driver could not read the CDI specs of all ResourceClaims that are prepared.
+	// ReasonClaimsUnreadable is the reason of an event: the DRA driver could not read the CDI spec of a prepared ResourceClaim.
 	ReasonClaimsUnreadable = "ResourceClaimsUnreadable"
 	// ReasonMemoryExceeded is the reason of an event: a pod uses more device memory than its slots have.
 	ReasonMemoryExceeded = "GPUMemoryExceeded"

@@ -17,7 +17,7 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// NodeWatcher calls a function with the Node's metadata, once at first and then after each change, until ctx ends.
+// NodeWatcher calls a function with the Node's metadata, once at first and then after changes, the latest if there are several, until ctx ends.
 type NodeWatcher interface {
 	Watch(ctx context.Context, f func(nodeapi.Metadata))
 }

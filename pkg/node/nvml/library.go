@@ -27,6 +27,23 @@ var folders = []string{
 	"usr/local/nvidia/lib64",
 }
 
+// Options configure a Library.
+type Options struct {
+	// Library is the path of libnvidia-ml.so.1. If it is empty, the library is searched for below DriverRoot, and if that is empty, where the dynamic
+	// loader searches, including LD_LIBRARY_PATH.
+	Library string
+	// DriverRoot is the directory with the root file system of the host that has the driver, for example "/driver-root".
+	DriverRoot string
+	// Sysfs is the path of sysfs. It defaults to "/sys".
+	Sysfs string
+	// Dev is the directory of the device files. It defaults to "/dev".
+	Dev string
+	// Clock defaults to the system clock.
+	Clock clock.PassiveClock
+	// Skipped is called with the errors of GPUs that cannot be used. It may be nil.
+	Skipped func(error)
+}
+
 // Library implements gpu.Library.
 type Library struct {
 	options Options
@@ -380,23 +397,6 @@ func (l *Library) markLostLocked(uuid string) {
 }
 
 func mib(bytes uint64) int64 { return int64(bytes >> 20) }
-
-// Options configure a Library.
-type Options struct {
-	// Library is the path of libnvidia-ml.so.1. If it is empty, the library is searched for below DriverRoot, and if that is empty, where the dynamic
-	// loader searches, including LD_LIBRARY_PATH.
-	Library string
-	// DriverRoot is the directory with the root file system of the host that has the driver, for example "/driver-root".
-	DriverRoot string
-	// Sysfs is the path of sysfs. It defaults to "/sys".
-	Sysfs string
-	// Dev is the directory of the device files. It defaults to "/dev".
-	Dev string
-	// Clock defaults to the system clock.
-	Clock clock.PassiveClock
-	// Skipped is called with the errors of GPUs that cannot be used. It may be nil.
-	Skipped func(error)
-}
 
 // linkFunctions are the NVML functions for reading links.
 var linkFunctions = []string{"nvmlDeviceGetTopologyCommonAncestor", "nvmlDeviceGetNvLinkState", "nvmlDeviceGetNvLinkRemotePciInfo_v2"}
