@@ -1,7 +1,6 @@
 package plugin
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -19,11 +18,10 @@ import (
 )
 
 // Unix is a Network of Unix sockets.
-type Unix struct {
-	// Poll is how often to check for a new socket. Zero means 100 ms.
-	Poll  time.Duration
-	Clock clock.WithTicker
-}
+type Unix struct{}
+
+// poll is how often to check for a new socket.
+const poll = 100 * time.Millisecond
 
 // Listen listens on a socket, and replaces an existing one.
 func (Unix) Listen(ctx context.Context, path string) (net.Listener, error) {
@@ -74,15 +72,11 @@ func exists(path string) bool {
 }
 
 // Created polls the socket. A watch of the directory may fail, and the directory may be replaced.
-func (u Unix) Created(ctx context.Context, path string) <-chan struct{} {
-	every, ticks := cmp.Or(u.Poll, 100*time.Millisecond), u.Clock
-	if ticks == nil {
-		ticks = clock.RealClock{}
-	}
+func (Unix) Created(ctx context.Context, path string) <-chan struct{} {
 	out := make(chan struct{}, 1)
 	last := socketIdentity(path)
 	go func() {
-		ticker := ticks.NewTicker(every)
+		ticker := clock.RealClock{}.NewTicker(poll)
 		defer ticker.Stop()
 		for {
 			select {
