@@ -267,7 +267,7 @@ func TestProgramOnBrokenMachines(t *testing.T) {
 			var log lines
 			cmd := exec.CommandContext(ctx, program, "--kubelet-socket", k.Socket(), "--pod-resources-socket", "none",
 				"--metrics-address", "127.0.0.1:0", "--state-dir", filepath.Join(dir, "state"))
-			cmd.Env, cmd.Stderr = fakeDriver(library, machine), &log
+			cmd.Env, cmd.Stderr = machine.Environment(library), &log
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}

@@ -73,7 +73,7 @@ func TestProgramsShareGPUsWithMPS(t *testing.T) {
 	run := func(args ...string) *exec.Cmd {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), program, args...)
-		cmd.Env = append(fakeDriver(library, machine), "MPS_DIR="+shared, "MPS_SHM_MIB="+shm, "PATH="+filepath.Dir(control)+":"+os.Getenv("PATH"))
+		cmd.Env = append(machine.Environment(library), "MPS_DIR="+shared, "MPS_SHM_MIB="+shm, "PATH="+filepath.Dir(control)+":"+os.Getenv("PATH"))
 		cmd.Stderr = &log
 		cmd.WaitDelay = time.Second // Daemons of a supervisor that was killed keep its output open.
 		if err := cmd.Start(); err != nil {

@@ -25,9 +25,8 @@ const (
 	maxResident = 25 << 10 // KiB
 )
 
-// TestProgramIsSmallAndFast runs the program as tools/build builds it, with a fake driver.
+// TestProgramIsSmallAndFast runs the program as tools/build builds it, with a fake driver. It measures time, so no other test runs beside it.
 func TestProgramIsSmallAndFast(t *testing.T) {
-	t.Parallel()
 	library, fake := nvmltest.New(t, nvmltest.T4(4))
 	dir, err := os.MkdirTemp("", "karve") //nolint:usetesting // t.TempDir is too long for a socket's name.
 	if err != nil {
@@ -57,7 +56,7 @@ func TestProgramIsSmallAndFast(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		t.Cleanup(cancel)
 		cmd := exec.CommandContext(ctx, program, "--kubelet-socket", k.Socket(), "--pod-resources-socket", k.PodResourcesSocket(), "--config-file", config, "--metrics-address", "127.0.0.1:0", "--state-dir", filepath.Join(dir, "state"))
-		cmd.Env, cmd.Stderr = fakeDriver(library, fake), &log
+		cmd.Env, cmd.Stderr = fake.Environment(library), &log
 		return cmd
 	}
 	wait := func(what string, n int, since time.Time) {
@@ -98,9 +97,9 @@ func TestProgramIsSmallAndFast(t *testing.T) {
 	}
 }
 
-// TestProgramWithInstancesIsSmallToo runs the program on eight GPUs that are divided into seven instances each, which pods share.
+// TestProgramWithInstancesIsSmallToo runs the program on eight GPUs that are divided into seven instances each, which pods share. It measures time, so no other test runs
+// beside it.
 func TestProgramWithInstancesIsSmallToo(t *testing.T) {
-	t.Parallel()
 	library, fake := nvmltest.New(t, nvmltest.A100(8))
 	var divided bytes.Buffer
 	divided.WriteString("mode 1 1\n")
@@ -130,7 +129,7 @@ func TestProgramWithInstancesIsSmallToo(t *testing.T) {
 	var log lines
 	cmd := exec.CommandContext(t.Context(), buildProgram(t), "--kubelet-socket", k.Socket(), "--pod-resources-socket", k.PodResourcesSocket(), "--config-file", config,
 		"--metrics-address", "127.0.0.1:0", "--state-dir", filepath.Join(dir, "state"))
-	cmd.Env, cmd.Stderr = fakeDriver(library, fake), &log
+	cmd.Env, cmd.Stderr = fake.Environment(library), &log
 	began := time.Now()
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -178,11 +177,6 @@ var build = sync.OnceValue(func() error {
 	}
 	return nil
 })
-
-// fakeDriver returns the environment in which a program finds the GPUs of a machine.
-func fakeDriver(library string, machine *nvmltest.Machine) []string {
-	return append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Dir(library), nvmltest.Env+"="+machine.Path)
-}
 
 func resident(t *testing.T, pid int) int {
 	t.Helper()

@@ -162,7 +162,7 @@ func startAgent(t *testing.T, port int) *agent {
 	machines := nvmltest.T4(2)
 	machines.Devices[1] = nvmltest.H100(2).Devices[1]
 	machines.Devices[1].Usage.Profiling = &gpu.Profiling{SMActive: 0.5, NVLinkTransmit: 1e6, NVLinkReceive: 1e6}
-	library, machine := nvmltest.Use(t, machines)
+	library, machine := nvmltest.New(t, machines)
 	program := must[gpus.Plugin](t)(gpus.Karve(t.Context()))
 	dir := must[string](t)(os.MkdirTemp("", "karve")) //nolint:usetesting // t.TempDir is too long for a socket's name.
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
@@ -178,7 +178,7 @@ func startAgent(t *testing.T, port int) *agent {
 	address := fmt.Sprintf("127.0.0.1:%d", port)
 	cmd := exec.CommandContext(t.Context(), program.Path, "--kubelet-socket="+k.Socket(), "--pod-resources-socket="+k.PodResourcesSocket(), "--config-file="+config,
 		"--metrics-address="+address, "--state-dir=none")
-	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Dir(library))
+	cmd.Env = machine.Environment(library)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

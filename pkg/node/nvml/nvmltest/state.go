@@ -225,6 +225,11 @@ type Machine struct {
 	State State
 }
 
+// Environment returns the environment in which a program finds the GPUs of the machine. library is the path that [New] returned.
+func (m *Machine) Environment(library string) []string {
+	return append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Dir(library), Env+"="+m.Path)
+}
+
 // Change changes the state and writes the file.
 func (m *Machine) Change(t testing.TB, change func(s *State)) {
 	t.Helper()
