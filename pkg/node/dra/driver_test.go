@@ -351,7 +351,7 @@ func TestContainersGetWhatTheDevicePluginGivesThem(t *testing.T) {
 	}
 }
 
-func TestPreparingTwiceChangesNothingAndAsksNobody(t *testing.T) {
+func TestClaimsStayAsTheyArePreparedAcrossRestartsAndReboots(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.apply(tenEach(t), t4s(1)...)
@@ -447,7 +447,7 @@ func TestClaimsThatCannotBePreparedSayWhy(t *testing.T) {
 	}
 }
 
-func TestUnreadableSpecKeepsOtherClaims(t *testing.T) {
+func TestUnreadableSpecsKeepOtherClaims(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.apply(tenEach(t), t4s(1)...)
@@ -455,13 +455,23 @@ func TestUnreadableSpecKeepsOtherClaims(t *testing.T) {
 	first := w.prepare(claim)
 	w.prepare(half)
 	w.stop()
-	damaged := filepath.Join(w.config.Specs, "gpu.karve.sh-claim_"+half.GetUid()+".json")
-	if err := os.WriteFile(damaged, []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
+	file := func(uid string) string { return filepath.Join(w.config.Specs, "gpu.karve.sh-claim_"+uid+".json") }
+	of := func(uid string) string {
+		return fmt.Sprintf(`{"annotations":{"gpu.karve.sh/claim":"{\"uid\":\"%s\",\"namespace\":\"team\",\"name\":\"b\"}"}}`, uid)
+	}
+	damages := map[string]struct{ content, want string }{
+		half.GetUid(): {"{", "unexpected end of JSON input"}, "x": {of("../x"), `it is of the claim "../x"`}, "-x": {of("-x"), `it is of the claim "-x"`},
+	}
+	for uid, damage := range damages {
+		if err := os.WriteFile(file(uid), []byte(damage.content), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	driver, err := dra.New(w.config)
-	if err == nil || !strings.Contains(err.Error(), damaged) {
-		t.Errorf("it says %v", err)
+	for uid, damage := range damages {
+		if want := file(uid) + ": " + damage.want; err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("it says %v, want %s", err, want)
+		}
 	}
 	w.run(driver)
 	w.register()
@@ -475,7 +485,7 @@ func TestUnreadableSpecKeepsOtherClaims(t *testing.T) {
 	if r := w.prepare(half); r.GetError() != "" {
 		t.Error(r.GetError())
 	}
-	if driver, err := dra.New(w.config); err != nil || len(driver.Claims()) != 2 {
+	if driver, err := dra.New(w.config); strings.Contains(fmt.Sprint(err), file(half.GetUid())) || len(driver.Claims()) != 2 {
 		t.Errorf("a spec was not made again: %v, %v", driver.Claims(), err)
 	}
 }
