@@ -56,7 +56,7 @@ func idsIn(claims map[string]Claim, namespace, name, device, shareID string, sha
 }
 
 // formerRecord is the file in the state directory in which drivers of Karve 0.1 record claims. Without the file they know none, and with a version that
-// they do not know they read the CDI specs.
+// they do not know they read the CDI specs. It can go when nobody rolls back to 0.1.
 const formerRecord, formerContent = "dra-claims.json", `{"version":2}`
 
 // writeFile atomically replaces a file in a directory, which it creates if necessary. The container runtime must be able to read CDI specs.

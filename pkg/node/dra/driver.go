@@ -72,7 +72,7 @@ type Driver struct {
 func New(config Config) (*Driver, error) {
 	d := &Driver{config: config, wake: make(chan struct{}, 1), devices: map[string]Device{}, unhealthy: map[string]bool{}, cordoned: map[string]bool{}}
 	var err error
-	d.claims, err = claimsOfSpecs(config.Specs)
+	d.claims, err = ClaimsOf(config.Specs)
 	return d, err
 }
 

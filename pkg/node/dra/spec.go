@@ -132,8 +132,8 @@ func removeSpec(dir, uid string) error {
 	return nil
 }
 
-// claimsOfSpecs returns the claims of the CDI specs in a directory, and an error for those that cannot be read.
-func claimsOfSpecs(dir string) (claims map[string]Claim, problem error) {
+// ClaimsOf returns the claims of the CDI specs in a directory by UID, and an error for those that cannot be read.
+func ClaimsOf(dir string) (claims map[string]Claim, problem error) {
 	claims = map[string]Claim{}
 	paths, _ := filepath.Glob(filepath.Join(dir, specPrefix+"*"+specSuffix)) // The pattern is valid.
 	var problems []error
@@ -163,7 +163,7 @@ func claimsOfSpecs(dir string) (claims map[string]Claim, problem error) {
 // Recorded returns a function that looks up, in the CDI specs of a directory, the replicas that a share of a claim holds. A spec that cannot be read is
 // left out.
 func Recorded(specs string) func(driver, namespace, name, device, shareID string) []string {
-	claims, _ := claimsOfSpecs(specs) // The agent reports the error.
+	claims, _ := ClaimsOf(specs) // The agent reports the error.
 	return func(driver, namespace, name, device, shareID string) []string {
 		if driver != nodecontract.DRADriver {
 			return nil

@@ -1,10 +1,8 @@
 package kubelet_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -112,25 +110,9 @@ func (w *draWorld) waits(name string) {
 
 // held returns the replicas of the claims that the agent has recorded, by pod, and checks that no two pods hold the same.
 func (w *draWorld) held() (map[string]string, error) {
-	specs, err := filepath.Glob(filepath.Join(w.specs(), "gpu.karve.sh-claim_*.json"))
+	claims, err := dra.ClaimsOf(w.specs())
 	if err != nil {
 		return nil, err
-	}
-	var claims []dra.Claim
-	for _, path := range specs {
-		var spec struct{ Annotations map[string]string }
-		var claim dra.Claim
-		data, err := os.ReadFile(path)
-		if err == nil {
-			err = json.Unmarshal(data, &spec)
-		}
-		if err == nil {
-			err = json.Unmarshal([]byte(spec.Annotations["gpu.karve.sh/claim"]), &claim)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
-		}
-		claims = append(claims, claim)
 	}
 	pods, err := w.pods().List(w.t.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -336,6 +318,9 @@ func TestPodsHaveTheirOwnMIGInstancesByDRA(t *testing.T) {
 
 	held, err := w.held()
 	w.must(err)
+	if len(held) != 7 {
+		t.Fatalf("pods hold %v, want seven instances", held)
+	}
 	agent.Kill()
 	agent = w.run()
 	w.must(w.node.RestartKubelet(t.Context()))
