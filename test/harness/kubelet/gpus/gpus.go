@@ -236,8 +236,11 @@ func (m *Machine) InCluster(ctx context.Context) error {
 // StartMIG starts the program that divides the GPUs. It needs InCluster.
 func (m *Machine) StartMIG(p Plugin) (*kubelet.Process, error) {
 	return m.Node.Run(kubelet.Program{
-		Name: "mig-apply", Path: p.Path, Args: []string{"mig-apply", "--state-dir=" + filepath.Join(m.Node.Dir(), "state"), "--nvidia-caps-dir=" + filepath.Join(m.Node.Dir(), "nvidia-caps"), "--systemd-socket=none"},
-		Env: append(m.environment(), "CDI_SPEC_DIRS="+filepath.Join(m.Node.Dir(), "cdi")),
+		Name: "mig-apply", Path: p.Path, Env: m.environment(),
+		Args: []string{
+			"mig-apply", "--state-dir=" + filepath.Join(m.Node.Dir(), "state"), "--cdi-spec-dirs=" + filepath.Join(m.Node.Dir(), "cdi"),
+			"--nvidia-caps-dir=" + filepath.Join(m.Node.Dir(), "nvidia-caps"), "--systemd-socket=none",
+		},
 	})
 }
 
