@@ -185,17 +185,23 @@ func TestReplicasStayWhenComponentsAreReplaced(t *testing.T) {
 	}
 }
 
-// TestAgentIsUpgradedAndRolledBack replaces the agent of an earlier release by this one while pods run, and goes back. Both serve what one Node promises.
-// tools/old-release builds the earlier release.
-func TestAgentIsUpgradedAndRolledBack(t *testing.T) {
+// earlier returns the path of the agent of an earlier release, which tools/old-release builds.
+func earlier(t *testing.T) string {
+	t.Helper()
 	release := os.Getenv("KARVE_OLD_RELEASE")
 	if release == "" {
 		t.Skip("KARVE_OLD_RELEASE names no earlier release")
 	}
+	return filepath.Join(release, "karve-node")
+}
+
+// TestAgentIsUpgradedAndRolledBack replaces the agent of an earlier release by this one while pods run, and goes back. Both serve what one Node promises.
+func TestAgentIsUpgradedAndRolledBack(t *testing.T) {
+	path := earlier(t)
 	t.Parallel()
 	p := build(t, gpus.Karve)
 	old := p
-	old.Path = filepath.Join(release, "karve-node")
+	old.Path = path
 	w, agent := serving(t, old, 1, 10)
 	pods := w.settle(2)
 	for i, next := range []gpus.Plugin{p, old, p} {
@@ -206,5 +212,45 @@ func TestAgentIsUpgradedAndRolledBack(t *testing.T) {
 		w.takes(fmt.Sprint("after-", i))
 		pods.unchanged()
 		t.Logf("%s served after %s", next.Path, time.Since(began).Round(100*time.Millisecond))
+	}
+}
+
+// With backend DRA, the earlier release knows the claims that this one has prepared, and the other way round.
+func TestAgentIsUpgradedAndRolledBackByDRA(t *testing.T) {
+	path := earlier(t)
+	t.Parallel()
+	w := newDRAWorld(t, 1)
+	w.plugin.Args = append(w.plugin.Args, "--state-dir="+filepath.Join(w.node.Dir(), "state"))
+	this := w.plugin.Path
+	w.plugin.Path = path
+	agent := w.run()
+	w.published(1)
+	w.ask("stays", "before-0")
+	w.running("stays")
+	w.running("before-0")
+	held, err := w.held()
+	w.must(err)
+	if len(held) != 2 {
+		t.Fatalf("pods hold %v, want two replicas", held)
+	}
+	for i, next := range []string{this, path, this} {
+		registered := w.registrations(agent)
+		agent.Stop(10 * time.Second)
+		w.plugin.Path = next
+		agent = w.run()
+		w.registers(agent, registered)
+		w.holds(held)
+		// The next pod gets a replica that no other one holds, and a pod of the other agent ends.
+		last, name := fmt.Sprint("before-", i), fmt.Sprint("before-", i+1)
+		w.ask(name)
+		w.running(name)
+		now, err := w.held()
+		w.must(err)
+		w.delete(last)
+		held = map[string]string{"stays": held["stays"], name: now[name]}
+		w.holds(held)
+		if pod := w.get("stays"); pod.Status.Phase != corev1.PodRunning || pod.Status.ContainerStatuses[0].RestartCount != 0 {
+			t.Errorf("with %s, the pod is %s: %s", next, pod.Status.Phase, pod.Status.Message)
+		}
 	}
 }
