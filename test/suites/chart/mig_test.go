@@ -53,3 +53,23 @@ func TestGPUsAreDividedByAnInitContainerWithPrivilegesInPlaceOfAgent(t *testing.
 		}
 	}
 }
+
+func TestGPUsAreDividedWithTheClaimsOfPodsInView(t *testing.T) {
+	t.Parallel()
+	for dra, want := range map[string]bool{"true": true, "false": false} {
+		agent, _ := daemonSets(t, withMIG, "--set=dra.enabled="+dra)
+		pod := agent.Spec.Template.Spec
+		mounts := pod.InitContainers[0].VolumeMounts
+		i := slices.IndexFunc(mounts, func(m corev1.VolumeMount) bool { return m.MountPath == "/var/run/cdi" })
+		if (i >= 0) != want {
+			t.Fatalf("dra.enabled=%s: /var/run/cdi is mounted: %t", dra, i >= 0)
+		}
+		if !want {
+			continue
+		}
+		v := slices.IndexFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == mounts[i].Name })
+		if v < 0 || pod.Volumes[v].HostPath == nil || pod.Volumes[v].HostPath.Path != "/var/run/cdi" || !mounts[i].ReadOnly {
+			t.Errorf("it is mounted with %+v, from %+v", mounts[i], pod.Volumes)
+		}
+	}
+}
