@@ -80,7 +80,7 @@ func TestReleaseIsCompleteAndReproducible(t *testing.T) {
 			t.Logf("%7.1f MB %s", float64(info.Size())/1e6, name)
 		}
 	}
-	pluginsInstall(t, filepath.Join(first, "karve.yaml"))
+	pluginsInstall(t, filepath.Join(first, "karve.yaml"), version)
 	notes, err := os.ReadFile(filepath.Join(first, "notes.md"))
 	if err != nil {
 		t.Fatal(err)
@@ -106,7 +106,7 @@ func TestReleaseIsCompleteAndReproducible(t *testing.T) {
 
 // pluginsInstall does what krew does with a manifest: it downloads each archive, compares its checksum and takes the named files out of it. It runs the
 // program for this machine.
-func pluginsInstall(t *testing.T, manifest string) {
+func pluginsInstall(t *testing.T, manifest, version string) {
 	t.Helper()
 	text, err := os.ReadFile(manifest)
 	if err != nil {
@@ -144,7 +144,7 @@ func pluginsInstall(t *testing.T, manifest string) {
 			continue
 		}
 		ran = true
-		if out, err := exec.CommandContext(t.Context(), filepath.Join(folder, p.Bin), "version", "--client").CombinedOutput(); err != nil || string(out) != "Client: v0.1.0\n" {
+		if out, err := exec.CommandContext(t.Context(), filepath.Join(folder, p.Bin), "version", "--client").CombinedOutput(); err != nil || string(out) != "Client: v"+version+"\n" {
 			t.Errorf("kubectl karve version: %v\n%s", err, out)
 		}
 	}
