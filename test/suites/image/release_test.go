@@ -210,8 +210,11 @@ func TestReleaseThatNobodyCouldRepeatIsRefused(t *testing.T) {
 	git("-C", clone, "tag", "--force", "v"+version, strings.TrimSpace(string(other)))
 	refused("the tag v" + version + " is on another commit")
 	git("-C", clone, "tag", "--delete", "v"+version)
-	git("-C", clone, "tag", "v99.0.0")
-	refused("this commit has the tag v99.0.0, and the charts have the version " + version)
+	for _, tag := range []string{"v99.0.0", "v" + version + ".1"} {
+		git("-C", clone, "tag", tag)
+		refused("this commit has the tag " + tag + ", and the charts have the version " + version)
+		git("-C", clone, "tag", "--delete", tag)
+	}
 	if err := os.WriteFile(filepath.Join(clone, "new"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
