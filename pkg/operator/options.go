@@ -79,7 +79,7 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.Func("priority-cutoff", "lowest priority of pods for which machines are launched, such as -10; those below it use free room only (default: launch for all)", o.setPriorityCutoff)
 	fs.DurationVar(&o.PlanBudget, "plan-budget", 200*time.Millisecond, "longest time to search for a better plan; up to twenty times as long for pods with more than 60 different requests")
 	fs.DurationVar(&o.LaunchTimeout, "launch-timeout", time.Minute, "delete a NodeClaim that the cloud has not launched after this long, because Karpenter waits for it")
-	fs.DurationVar(&o.ReplicasTimeout, "replicas-timeout", standard.ReplicasTimeout.Duration, "treat a registered node as broken if its replicas do not appear within this time, try one node of its pool again after as long, and replace a node that has lost replicas for this long")
+	fs.DurationVar(&o.ReplicasTimeout, "replicas-timeout", standard.ReplicasTimeout.Duration, "treat a node as broken if it takes longer than this to join the cluster, then to expose its replicas, or then to be initialized; try one node of its NodePool again after as long, and replace a node whose replicas have been missing for this long")
 	fs.DurationVar(&o.NotReadyTimeout, "not-ready-timeout", standard.NotReadyTimeout.Duration, "replace a node if it, its storage, network, kernel or container runtime has not been ready for this long")
 	fs.DurationVar(&o.GPUFaultTimeout, "gpu-fault-timeout", standard.GPUFaultTimeout.Duration, "replace a node with GPUs that have been unhealthy for this long")
 	fs.DurationVar(&o.Settle, "settle-duration", standard.SettleDuration.Duration, "delete an idle node this long after it was tainted, if it is still idle")
