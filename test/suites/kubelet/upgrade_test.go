@@ -225,13 +225,14 @@ func TestAgentIsUpgradedAndRolledBackByDRA(t *testing.T) {
 	w.plugin.Path = path
 	agent := w.run()
 	w.published(1)
-	w.ask("stays", "before-0")
-	w.running("stays")
-	w.running("before-0")
+	w.ask("stays", "first-0", "second-0")
+	for _, name := range []string{"stays", "first-0", "second-0"} {
+		w.running(name)
+	}
 	held, err := w.held()
 	w.must(err)
-	if len(held) != 2 {
-		t.Fatalf("pods hold %v, want two replicas", held)
+	if len(held) != 3 {
+		t.Fatalf("pods hold %v, want three replicas", held)
 	}
 	for i, next := range []string{this, path, this} {
 		registered := w.registrations(agent)
@@ -240,14 +241,20 @@ func TestAgentIsUpgradedAndRolledBackByDRA(t *testing.T) {
 		agent = w.run()
 		w.registers(agent, registered)
 		w.holds(held)
-		// The next pod gets a replica that no other one holds, and a pod of the other agent ends.
-		last, name := fmt.Sprint("before-", i), fmt.Sprint("before-", i+1)
-		w.ask(name)
-		w.running(name)
-		now, err := w.held()
-		w.must(err)
-		w.delete(last)
-		held = map[string]string{"stays": held["stays"], name: now[name]}
+		// A pod gets a replica that no pod of the other agent holds. When those have ended, another gets the replica of one of them.
+		starts := func(name string) string {
+			w.ask(name)
+			w.running(name)
+			now, err := w.held()
+			w.must(err)
+			return now[name]
+		}
+		first, second := fmt.Sprint("first-", i+1), fmt.Sprint("second-", i+1)
+		held = map[string]string{"stays": held["stays"], first: starts(first)}
+		w.delete(fmt.Sprint("first-", i))
+		w.delete(fmt.Sprint("second-", i))
+		w.holds(held)
+		held[second] = starts(second)
 		w.holds(held)
 		if pod := w.get("stays"); pod.Status.Phase != corev1.PodRunning || pod.Status.ContainerStatuses[0].RestartCount != 0 {
 			t.Errorf("with %s, the pod is %s: %s", next, pod.Status.Phase, pod.Status.Message)
