@@ -27,6 +27,7 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -246,6 +247,67 @@ func TestPodsThatAreTooLargeWaitWithAReason(t *testing.T) {
 		if len(v.Classes) != 1 || v.Classes[0].Blocked == nil || !strings.Contains(v.Classes[0].Blocked.Message, "which Karve does not read") {
 			t.Errorf("%s: the pod is planned for as %+v", name, v.Classes)
 		}
+	}
+}
+
+func TestLargeTemplatesKeepTheGPUOfTheirLimits(t *testing.T) {
+	t.Parallel()
+	spec := corev1.PodSpec{
+		NodeSelector: mapOf(filled(0, 1000, objectBytes), "v"),
+		Containers:   []corev1.Container{{Resources: corev1.ResourceRequirements{Limits: snapshottest.Amounts(v1alpha1.ResourceGPU, "1", "cpu", "2")}}},
+	}
+	template := copies(t, Trim(), []corev1.PodTemplate{{Template: corev1.PodTemplateSpec{Spec: spec}}})[0].Template
+	deployment := copies(t, Trim(), []appsv1.Deployment{{Spec: appsv1.DeploymentSpec{Template: corev1.PodTemplateSpec{Spec: spec}}}})[0].Spec.Template
+	for name, template := range map[string]*corev1.PodTemplateSpec{"PodTemplate": &template, "Deployment": &deployment} {
+		pod := facts.PodOfTemplate("default", "p", template)
+		requests := facts.PodRequests(pod)
+		if facts.TooLarge(pod) == "" || facts.GPURequestOf(pod).Resource != v1alpha1.ResourceGPU || facts.GPURequestOf(pod).Replicas != 1 || requests.Cpu().Value() != 2 {
+			t.Errorf("%s: a pod of it is %+v", name, pod)
+		}
+	}
+}
+
+func TestPodsAndTemplatesAreBoundedAlikeInAndOutsideTheCaches(t *testing.T) {
+	t.Parallel()
+	amounts := snapshottest.Amounts(v1alpha1.ResourceGPU, "1", "cpu", "2")
+	for name, edit := range map[string]func(spec *corev1.PodSpec){
+		"requests and limits": func(spec *corev1.PodSpec) {
+			spec.Containers = append(spec.Containers, corev1.Container{Resources: corev1.ResourceRequirements{Requests: amounts, Limits: amounts}})
+		},
+		"only limits": func(spec *corev1.PodSpec) {
+			spec.Containers = append(spec.Containers, corev1.Container{Resources: corev1.ResourceRequirements{Limits: amounts}})
+		},
+		"topology spread": func(spec *corev1.PodSpec) {
+			spec.TopologySpreadConstraints = append(spec.TopologySpreadConstraints, corev1.TopologySpreadConstraint{TopologyKey: corev1.LabelHostname})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			template := corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Limits: amounts}}}}}
+			whole, cut := 0, 0
+			for range 200 {
+				edit(&template.Spec)
+				pod, ds := corev1.Pod{Spec: template.Spec}, appsv1.DaemonSet{Spec: appsv1.DaemonSetSpec{Template: template}}
+				kept := copies(t, Trim(), []corev1.PodTemplate{{Template: template}})[0].Template
+				for i, of := range [][2]*corev1.Pod{
+					{facts.Bounded(&pod), &copies(t, Trim(), []corev1.Pod{pod})[0]},
+					{facts.PodOfTemplate("default", "p", &template), facts.PodOfTemplate("default", "p", &kept)},
+					{records.DaemonPod(&ds), records.DaemonPod(&copies(t, Trim(), []appsv1.DaemonSet{ds})[0])},
+				} {
+					if facts.Content(of[0]) != facts.Content(of[1]) {
+						t.Fatalf("%d: the pod is %+v, and in a cache %+v", i, of[0], of[1])
+					}
+					if facts.TooLarge(of[1]) == "" {
+						whole++
+					} else {
+						cut++
+					}
+				}
+			}
+			if whole == 0 || cut == 0 {
+				t.Errorf("%d are whole and %d are cut", whole, cut)
+			}
+		})
 	}
 }
 

@@ -196,7 +196,7 @@ func (t *trimmer) annotations(all map[string]string) map[string]string {
 func (t *trimmer) pod(p *corev1.Pod) {
 	all := t.userMeta(&p.ObjectMeta)
 	p.Labels = t.labelMap(p.Labels)
-	spec, cut := t.spec(&p.Spec, false)
+	spec, cut := t.spec(&p.Spec)
 	spec.NodeName, spec.ActiveDeadlineSeconds = t.strings.shareValue(p.Spec.NodeName, p.Spec.NodeName), p.Spec.ActiveDeadlineSeconds
 	if !all {
 		cut = strings.TrimSuffix(fmt.Sprintf("labels of more than %d KiB and %s", labelsBytes>>10, cut), " and ")
@@ -238,8 +238,8 @@ func (t *trimmer) status(p *corev1.Pod, claims []corev1.PodResourceClaim) corev1
 }
 
 // spec returns the parts of a spec that affect a pod's placement, and which of them are left out because they are too large. It shares memory with equal specs.
-func (t *trimmer) spec(s *corev1.PodSpec, limits bool) (spec corev1.PodSpec, cut string) {
-	spec = facts.Placement(s, limits)
+func (t *trimmer) spec(s *corev1.PodSpec) (spec corev1.PodSpec, cut string) {
+	spec = facts.Placement(s)
 	if s.SchedulerName != corev1.DefaultSchedulerName {
 		spec.SchedulerName = s.SchedulerName
 	}
@@ -263,7 +263,7 @@ func (t *trimmer) spec(s *corev1.PodSpec, limits bool) (spec corev1.PodSpec, cut
 func (t *trimmer) template(p *corev1.PodTemplateSpec) corev1.PodTemplateSpec {
 	labels, _ := boundedLabels(p.Labels)
 	kept := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: userAnnotations(p.Annotations)}}
-	spec, cut := t.spec(&p.Spec, true)
+	spec, cut := t.spec(&p.Spec)
 	if kept.Spec = spec; cut != "" {
 		metav1.SetMetaDataAnnotation(&kept.ObjectMeta, facts.CutAnnotation, cut)
 	}

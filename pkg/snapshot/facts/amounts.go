@@ -3,6 +3,7 @@ package facts
 import (
 	"cmp"
 	"iter"
+	"maps"
 
 	corev1 "k8s.io/api/core/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
@@ -68,6 +69,18 @@ func PodRequests(pod *corev1.Pod) corev1.ResourceList {
 		pod = &corev1.Pod{Spec: *spec}
 	}
 	return resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
+}
+
+// containerRequests returns what a container requests. A limit without a request is one: the API server writes that into pods, but not into templates.
+func containerRequests(r *corev1.ResourceRequirements) corev1.ResourceList {
+	for name := range r.Limits {
+		if _, has := r.Requests[name]; !has {
+			requests := maps.Clone(r.Limits)
+			maps.Copy(requests, r.Requests)
+			return requests
+		}
+	}
+	return r.Requests
 }
 
 // AmountsOf returns the amounts of a list in the planner's units. Amounts are at most [amount.Max].

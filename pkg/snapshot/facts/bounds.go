@@ -27,22 +27,22 @@ func Bounded(pod *corev1.Pod) *corev1.Pod {
 	if TooLarge(pod) != "" || WithBoundedAmounts(&pod.Spec).Size() <= smallBytes {
 		return pod
 	}
-	spec := Placement(&pod.Spec, true)
+	spec := Placement(&pod.Spec)
 	if MemoryOf(spec) <= MaxBytes {
 		return pod
 	}
 	within := *pod
 	kept := &within.Spec
-	one := corev1.Container{Ports: portsOf(&spec)}
+	one := corev1.Container{Ports: portsOf(&spec), Resources: corev1.ResourceRequirements{Requests: PodRequests(&corev1.Pod{Spec: spec})}}
 	if len(spec.ResourceClaims) == 0 && !claims.RequestsGPU(&spec) { // Of pods without GPUs, decisions read only the sum.
-		one.Resources.Requests = templateRequests(spec)
 		spec.InitContainers, spec.Containers, spec.Overhead, spec.Resources = nil, []corev1.Container{one}, nil, nil
 		if MemoryOf(spec) <= MaxBytes {
 			kept.InitContainers, kept.Containers, kept.Overhead, kept.Resources = nil, spec.Containers, nil, nil
 			return &within
 		}
 	}
-	one.Resources.Requests = mainRequests(spec)
+	gpu, _ := GPUResource(&corev1.Pod{Spec: spec})
+	one.Resources.Requests = mainRequests(one.Resources.Requests, gpu)
 	left := MaxBytes - MemoryOf(one.Resources)
 	keepIfFits(&left, &one.Ports)
 	keepIfFits(&left, &spec.ResourceClaims)
@@ -81,10 +81,10 @@ func keepIfFits[T any](left *int, part *T) {
 }
 
 // Placement returns the parts of a spec that affect a pod's placement, with amounts that can be added in bounded time, and without those that differ between
-// the pods of one template. Limits matter in templates, where the API server has not defaulted requests to them yet.
-func Placement(s *corev1.PodSpec, limits bool) corev1.PodSpec {
+// the pods of one template. Templates ask for the same as their pods: a limit without a request is one.
+func Placement(s *corev1.PodSpec) corev1.PodSpec {
 	bare := corev1.PodSpec{
-		Containers: placementOf(s.Containers, limits), InitContainers: placementOf(s.InitContainers, limits), Resources: s.Resources, Overhead: s.Overhead,
+		Containers: placementOf(s.Containers), InitContainers: placementOf(s.InitContainers), Resources: s.Resources, Overhead: s.Overhead,
 		NodeSelector: s.NodeSelector, Affinity: s.Affinity, Tolerations: s.Tolerations, TopologySpreadConstraints: s.TopologySpreadConstraints,
 		Priority: s.Priority, ResourceClaims: s.ResourceClaims,
 	}
@@ -99,17 +99,14 @@ func Placement(s *corev1.PodSpec, limits bool) corev1.PodSpec {
 	return *WithBoundedAmounts(&bare)
 }
 
-func placementOf(all []corev1.Container, limits bool) []corev1.Container {
+func placementOf(all []corev1.Container) []corev1.Container {
 	if all == nil {
 		return nil
 	}
 	bare := make([]corev1.Container, len(all))
 	for i := range all {
 		c := &all[i]
-		bare[i] = corev1.Container{RestartPolicy: c.RestartPolicy, Resources: corev1.ResourceRequirements{Requests: c.Resources.Requests, Claims: c.Resources.Claims}}
-		if limits {
-			bare[i].Resources.Limits = c.Resources.Limits
-		}
+		bare[i] = corev1.Container{RestartPolicy: c.RestartPolicy, Resources: corev1.ResourceRequirements{Requests: containerRequests(&c.Resources), Claims: c.Resources.Claims}}
 		for _, p := range c.Ports {
 			if p.HostPort > 0 {
 				bare[i].Ports = append(bare[i].Ports, corev1.ContainerPort{HostPort: p.HostPort, Protocol: p.Protocol})
@@ -127,17 +124,10 @@ func portsOf(s *corev1.PodSpec) []corev1.ContainerPort {
 	return ports
 }
 
-// templateRequests returns what a pod with a spec requests. As in the API server, a limit without a request is one.
-func templateRequests(s corev1.PodSpec) corev1.ResourceList {
-	s.InitContainers, s.Containers = WithDefaultRequests(s.InitContainers), WithDefaultRequests(s.Containers)
-	return PodRequests(&corev1.Pod{Spec: s})
-}
-
-// mainRequests returns the requests of a pod for the resources that nodes of all kinds have, and for its GPU resource.
-func mainRequests(s corev1.PodSpec) corev1.ResourceList {
-	gpu, _ := GPUResource(&corev1.Pod{Spec: s})
+// mainRequests returns a pod's requests for the resources that nodes of all kinds have, and for its GPU resource.
+func mainRequests(requests corev1.ResourceList, gpu corev1.ResourceName) corev1.ResourceList {
 	main := corev1.ResourceList{} // A map that shrinks keeps its memory.
-	for name, q := range templateRequests(s) {
+	for name, q := range requests {
 		if !IsExtended(name, gpu) {
 			main[name] = q
 		}

@@ -28,7 +28,7 @@ func ShortText(key string) string {
 // Content returns the text of a pod on which decisions depend, except for its labels and its place. It is equal for the pods of a Deployment, and only for pods
 // of the same shape.
 func Content(pod *corev1.Pod) string {
-	spec := Placement(&pod.Spec, true)
+	spec := Placement(&pod.Spec)
 	spec.Volumes = nil
 	b, err := spec.Marshal()
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
@@ -44,25 +45,22 @@ func VirtualPod(r *provreq.Request, set, index int) *corev1.Pod {
 // PodOfTemplate returns a pod that a template describes, without topology spread constraints and affinity to other pods: the pods for which they count do not
 // exist.
 func PodOfTemplate(namespace, name string, template *corev1.PodTemplateSpec) *corev1.Pod {
-	pod := &corev1.Pod{Spec: *template.Spec.DeepCopy()}
-	pod.Namespace, pod.Name, pod.Annotations = namespace, name, template.Annotations
+	meta := metav1.ObjectMeta{Namespace: namespace, Name: name, Annotations: template.Annotations}
+	pod := Bounded(&corev1.Pod{ObjectMeta: meta, Spec: template.Spec}).DeepCopy() // Bounded as in the caches, which keep the parts that are removed here.
 	spec := &pod.Spec
 	spec.TopologySpreadConstraints = nil
 	if spec.Affinity != nil {
 		spec.Affinity.PodAffinity, spec.Affinity.PodAntiAffinity = nil, nil
 	}
 	spec.InitContainers, spec.Containers = WithDefaultRequests(spec.InitContainers), WithDefaultRequests(spec.Containers)
-	return Bounded(pod)
+	return pod
 }
 
 // WithDefaultRequests returns the containers of a template with requests that default to limits. The API server does that for pods, but not for templates.
 func WithDefaultRequests(containers []corev1.Container) []corev1.Container {
 	containers = slices.Clone(containers)
 	for i := range containers {
-		requests := corev1.ResourceList{}
-		maps.Copy(requests, containers[i].Resources.Limits)
-		maps.Copy(requests, containers[i].Resources.Requests)
-		containers[i].Resources.Requests = requests
+		containers[i].Resources.Requests = containerRequests(&containers[i].Resources)
 	}
 	return containers
 }

@@ -63,11 +63,11 @@ func Overhead(daemons []*Demand, gpu corev1.ResourceName) planner.Resources {
 
 // DaemonPod returns a pod as the DaemonSet would create it.
 func DaemonPod(ds *appsv1.DaemonSet) *corev1.Pod {
-	spec := ds.Spec.Template.Spec
-	spec.InitContainers, spec.Containers = facts.WithDefaultRequests(spec.InitContainers), facts.WithDefaultRequests(spec.Containers)
-	pod := &corev1.Pod{ObjectMeta: ds.Spec.Template.ObjectMeta, Spec: spec}
+	// Without its selectors, it counts as running on each node whose taints it tolerates.
+	pod := *facts.Bounded(&corev1.Pod{ObjectMeta: ds.Spec.Template.ObjectMeta, Spec: ds.Spec.Template.Spec})
 	pod.Namespace, pod.Name = ds.Namespace, ds.Name
-	return facts.Bounded(pod) // Without its selectors, it counts as running on each node whose taints it tolerates.
+	pod.Spec.InitContainers, pod.Spec.Containers = facts.WithDefaultRequests(pod.Spec.InitContainers), facts.WithDefaultRequests(pod.Spec.Containers)
+	return &pod
 }
 
 func ResourceOf(demands []*Demand, name corev1.ResourceName) int64 {
