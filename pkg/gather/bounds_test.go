@@ -122,6 +122,13 @@ var oversized = map[string]func(i int) client.Object{
 		}
 		return &p
 	},
+	"slots": func(i int) client.Object {
+		p := snapshottest.Pod("p", snapshottest.Asking("cpu", "100m"))
+		for size := range 20_000 {
+			p.Spec.Containers[0].Resources.Requests[corev1.ResourceName(fmt.Sprintf("nvidia.com/gpu-%dmb", i*20_000+size+1))] = quantity.MustParse("1")
+		}
+		return &p
+	},
 	"owners": func(i int) client.Object {
 		p := snapshottest.Pod("p")
 		for _, key := range filled(i, 1_000, objectBytes) {

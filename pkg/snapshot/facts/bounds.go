@@ -124,11 +124,13 @@ func portsOf(s *corev1.PodSpec) []corev1.ContainerPort {
 	return ports
 }
 
-// mainRequests returns a pod's requests for the resources that nodes of all kinds have, and for its GPU resource.
+// mainRequests returns a pod's requests for the resources that nodes of all kinds have, and for its GPU resource. Of slots, it returns some sizes.
 func mainRequests(requests corev1.ResourceList, gpu corev1.ResourceName) corev1.ResourceList {
+	const maxRequests = 32
 	main := corev1.ResourceList{} // A map that shrinks keeps its memory.
-	for name, q := range requests {
-		if !IsExtended(name, gpu) {
+	first := []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, gpu}
+	for _, name := range slices.Concat(first, slices.Sorted(maps.Keys(requests))) {
+		if q, has := requests[name]; has && !IsExtended(name, gpu) && len(main) < maxRequests {
 			main[name] = q
 		}
 	}
