@@ -137,20 +137,17 @@ func clip(text string, n int) string {
 func boundedLabels(all map[string]string) (map[string]string, bool) {
 	size := 0
 	for key, value := range all {
-		size += len(key) + len(value) + entryBytes
+		size += len(key) + len(value) + facts.EntryBytes
 	}
 	if size <= labelsBytes {
 		return all, true
 	}
 	kept, size := map[string]string{}, 0
 	for _, key := range slices.Sorted(maps.Keys(all)) {
-		if size += len(key) + len(all[key]) + entryBytes; size > labelsBytes {
+		if size += len(key) + len(all[key]) + facts.EntryBytes; size > labelsBytes {
 			break
 		}
 		kept[key] = all[key]
 	}
 	return kept, false
 }
-
-// entryBytes is about the memory that an entry of a map takes besides its key and value.
-const entryBytes = 48

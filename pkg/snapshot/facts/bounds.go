@@ -45,13 +45,14 @@ func Bounded(pod *corev1.Pod) *corev1.Pod {
 	one.Resources.Requests = mainRequests(one.Resources.Requests, gpu)
 	left := MaxBytes - MemoryOf(one.Resources)
 	keepIfFits(&left, &one.Ports)
-	keepIfFits(&left, &spec.ResourceClaims)
-	keepIfFits(&left, &spec.Tolerations)
-	keepIfFits(&left, &spec.NodeSelector)
-	keepIfFits(&left, &spec.Volumes)
-	kept.Affinity = &corev1.Affinity{}
+	kept.InitContainers, kept.Containers, kept.Overhead, kept.Resources = nil, []corev1.Container{one}, nil, nil
+	kept.Volumes = spec.Volumes
+	keepIfFits(&left, &kept.ResourceClaims)
+	keepIfFits(&left, &kept.Tolerations)
+	keepIfFits(&left, &kept.NodeSelector)
+	keepIfFits(&left, &kept.Volumes)
 	if a := spec.Affinity; a != nil {
-		kept.Affinity.NodeAffinity = a.NodeAffinity
+		kept.Affinity = &corev1.Affinity{NodeAffinity: a.NodeAffinity}
 		keepIfFits(&left, &kept.Affinity.NodeAffinity)
 	}
 	if terms := requiredAntiAffinity(pod); len(terms) > 0 {
@@ -61,10 +62,7 @@ func Bounded(pod *corev1.Pod) *corev1.Pod {
 		left -= MemoryOf(terms)
 		kept.Affinity.PodAntiAffinity = &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms}
 	}
-	keepIfFits(&left, &spec.TopologySpreadConstraints)
-	kept.InitContainers, kept.Containers, kept.Overhead, kept.Resources = nil, []corev1.Container{one}, nil, nil
-	kept.ResourceClaims, kept.Tolerations, kept.NodeSelector, kept.Volumes = spec.ResourceClaims, spec.Tolerations, spec.NodeSelector, spec.Volumes
-	kept.TopologySpreadConstraints = spec.TopologySpreadConstraints
+	keepIfFits(&left, &kept.TopologySpreadConstraints)
 	within.Annotations = maps.Clone(pod.Annotations)
 	metav1.SetMetaDataAnnotation(&within.ObjectMeta, CutAnnotation, fmt.Sprintf("containers, selectors, affinity, tolerations, claims or volumes of more than %d KiB", MaxBytes>>10))
 	return &within
@@ -183,8 +181,8 @@ func LoadOf(s *corev1.PodSpec) (load, nodeLoad int) {
 	return pods + bytes/2048 + nodes/100, nodes / 100
 }
 
-// entryBytes is about the memory that an entry of a map takes besides its key and value.
-const entryBytes = 48
+// EntryBytes is about the memory that an entry of a map takes besides its key and value.
+const EntryBytes = 48
 
 // MemoryOf returns about how much memory a value takes.
 func MemoryOf(value any) int { return reflectedMemory(reflect.ValueOf(value)) }
@@ -212,7 +210,7 @@ func reflectedMemory(v reflect.Value) int {
 	case reflect.Map:
 		sum := 0
 		for key, value := range v.Seq2() {
-			sum += entryBytes + int(key.Type().Size()) + int(value.Type().Size()) + reflectedMemory(key) + reflectedMemory(value)
+			sum += EntryBytes + int(key.Type().Size()) + int(value.Type().Size()) + reflectedMemory(key) + reflectedMemory(value)
 		}
 		return sum
 	case reflect.Struct:
