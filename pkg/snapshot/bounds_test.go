@@ -27,7 +27,7 @@ func several(n int) []string {
 	return all
 }
 
-// excesses has edits of a pod that give it n of what is bounded together, and a number that is far beyond the bound.
+// excesses has edits that give a pod n of one of its parts, and a number of them that takes more than the bound.
 var excesses = map[string]struct {
 	beyond int
 	edit   func(pod *corev1.Pod, n int)
@@ -157,9 +157,8 @@ func TestRunningPodsBeyondABoundHoldWhatTheyRequest(t *testing.T) {
 			x.edit(&runs, x.beyond)
 			c.Pods = []corev1.Pod{runs, Pod("web", inApp("web"))}
 			view := snapshot.Build(c)
-			want := 2 // Its own anti-affinity is small enough, and matches no other pod.
-			if got := view.Classes[classOf(view, "web")].Nodes; len(got) != want {
-				t.Errorf("pods may go to %d nodes, want %d", len(got), want)
+			if got := view.Classes[classOf(view, "web")].Nodes; len(got) != 2 { // Its own anti-affinity is small enough, and matches no other pod.
+				t.Errorf("pods may go to %d nodes, want 2", len(got))
 			}
 			for i := range view.Nodes {
 				if m := view.MachineOn(i); m.Node.Name == "m-a" && view.Nodes[i].Free.Replicas != 9 {
@@ -167,6 +166,16 @@ func TestRunningPodsBeyondABoundHoldWhatTheyRequest(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestRunningPodsWithLongAntiAffinityKeepAllPodsAway(t *testing.T) {
+	t.Parallel()
+	c := twoZones()
+	c.Pods = []corev1.Pod{Pod("runs", Running("m-a"), away(host, several(400)...)), Pod("web", inApp("web"))}
+	view := snapshot.Build(c)
+	if got := view.Classes[classOf(view, "web")].Nodes; len(got) != 1 {
+		t.Errorf("pods may go to %d nodes, want 1", len(got))
 	}
 }
 
@@ -196,15 +205,19 @@ func TestTemplatesBeyondABoundDelayNoPods(t *testing.T) {
 func TestLongNodeAffinityTakesTurns(t *testing.T) {
 	t.Parallel()
 	const pods = 400
-	for name, edit := range map[string]func([]corev1.NodeSelectorTerm) func(*corev1.Pod){"required": requiring, "preferred": preferring} {
+	for name, x := range map[string]struct {
+		edit func([]corev1.NodeSelectorTerm) func(*corev1.Pod)
+		// most is how many of the pods are planned for at once.
+		most int
+	}{"required": {requiring, 340}, "preferred": {preferring, 40}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := Shared()
 			for i := range pods {
 				name := fmt.Sprintf("long-%03d", i)
-				c.Pods = append(c.Pods, Pod(name, in("crowd"), edit(nodeTerms(name, 70, 2))))
+				c.Pods = append(c.Pods, Pod(name, in("crowd"), x.edit(nodeTerms(name, 70, 2))))
 			}
-			c.Pods = append(c.Pods, Pod("short", edit(nodeTerms("short", 1, 60))))
+			c.Pods = append(c.Pods, Pod("short", x.edit(nodeTerms("short", 1, 60))))
 			had := map[string]bool{}
 			for round := 0; len(had) < pods; round++ {
 				if round > pods {
@@ -218,7 +231,7 @@ func TestLongNodeAffinityTakesTurns(t *testing.T) {
 						now++
 					}
 				}
-				if now == 0 || now > 340 {
+				if now == 0 || now > x.most {
 					t.Errorf("%d pods with long node affinity are planned for in round %d", now, round)
 				}
 				if v.Pods["default/short"] == nil {

@@ -208,7 +208,7 @@ func TestOnlyOnePodAtATimeUsesAnExclusiveVolume(t *testing.T) {
 	ended := func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }
 	gated := func(pod *corev1.Pod) { pod.Status.Conditions[0].Reason = corev1.PodReasonSchedulingGated }
 	nominated := func(pod *corev1.Pod) { pod.Status.NominatedNodeName = "m" }
-	beyond := func(pod *corev1.Pod) { preferring(nodeTerms("x", 101, 1))(pod) }
+	beyond := func(pod *corev1.Pod) { preferring(nodeTerms("x", 1_000, 1))(pod) }
 	const uses, first = "pod default/a uses it: wait until that pod is gone", "pod default/a, which waits too, uses it first"
 	for name, c := range map[string]struct {
 		pods []corev1.Pod
