@@ -59,8 +59,8 @@ func whyTooCostly(expression string) string {
 	return why
 }
 
-// areLiteralsWithoutCounts reports whether the regular expression in the arguments of matches is a literal without a repetition count, which would make it much larger than
-// its text.
+// areLiteralsWithoutCounts reports whether the regular expression in the arguments of matches is a literal without a repetition count, which would make it much
+// larger than its text.
 func areLiteralsWithoutCounts(arguments []celast.Expr) bool {
 	if len(arguments) == 0 {
 		return false

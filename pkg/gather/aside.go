@@ -36,7 +36,7 @@ func (g *Gatherer) whyAside(kind string, o metav1.Object) string {
 	return g.whyAsideWith(kind, o, func() string { return contentOf(o) })
 }
 
-// whyAsideWith is like why. content returns a text that differs once the object has changed in a way that may matter.
+// whyAsideWith is like whyAside. content returns a text that differs once the object has changed in a way that may matter.
 func (g *Gatherer) whyAsideWith(kind string, o metav1.Object, content func() string) string {
 	is := watchdog.ObjectOf(kind, o)
 	entry := g.Watchdog.Aside.Has(kind, o, g.Clock.Now(), content)

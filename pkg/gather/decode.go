@@ -115,8 +115,8 @@ func decode(object map[string]any, typed runtime.Object, fresh func() (runtime.O
 	return []string{"spec", "status"}
 }
 
-// setAsideWithout sets an object aside that lacks fields: a NodePool or a GPUNodeClass launches nothing, because the field may be a limit. A NodePool gets a budget of 0
-// nodes, because one that cannot be read may be smaller than others.
+// setAsideWithout sets an object aside that lacks fields: a NodePool or a GPUNodeClass launches nothing, because the field may be a limit. A NodePool gets a
+// budget of 0 nodes, because one that cannot be read may be smaller than others.
 func setAsideWithout(typed runtime.Object, paths []string) error {
 	object, err := meta.Accessor(typed)
 	if err != nil {

@@ -335,7 +335,7 @@ func (t *trimmer) resourceList(l corev1.ResourceList) corev1.ResourceList {
 	return t.amounts.shareValue(key.String(), l)
 }
 
-// trimDevices keeps only the parts of a slice that [snapshot.PublishedOf] reads. Slices of drivers for which Karve does not plan keep no devices.
+// trimDevices keeps only the parts of a slice that [facts.PublishedOf] reads. Slices of drivers for which Karve does not plan keep no devices.
 func trimDevices(spec *resourcev1.ResourceSliceSpec) {
 	reads, ours := claims.Reads(spec.Driver)
 	if !ours {

@@ -78,7 +78,7 @@ func (w *writes) editWrite(name string, edit func(*write)) {
 }
 
 // unseen returns the writes that the informer may not show, by the names of their NodeClaims. It forgets those that the informer shows. shown returns
-// the informer's NodeClaim. It is called without the lock, because the informer holds its own lock when it calls saw.
+// the informer's NodeClaim. It is called without the lock, because the informer holds its own lock when it calls noteSeen.
 func (w *writes) unseen(shown func(string) *karpv1.NodeClaim, now time.Time) map[string]write {
 	w.mu.Lock()
 	all := maps.Clone(w.named)

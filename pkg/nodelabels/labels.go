@@ -23,7 +23,7 @@ type Doubts map[string]Doubt
 type Doubt struct {
 	// Present reports whether the node will have the label, with some value.
 	Present bool
-	// Min and Most bound its value, which is a number. Both are 0 if there are no bounds.
+	// Min and Max bound its value, which is a number. Both are 0 if there are no bounds.
 	Min, Max int64
 }
 

@@ -18,7 +18,7 @@ type Node struct {
 	GPU   catalog.GPU
 	// Resource is what pods request.
 	Resource string
-	// MinReplicas and Most bound the replicas of each GPU, over all its MIG instances.
+	// MinReplicas and MaxReplicas bound the replicas of each GPU, over all its MIG instances.
 	MinReplicas, MaxReplicas int64
 	MPS                      bool
 	// MIG is zero if GPUs are not divided into instances. Slots reports whether they are divided into slots of memory.

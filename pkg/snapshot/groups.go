@@ -160,7 +160,8 @@ func (g *grouping) plannedWith(pod *corev1.Pod) *group {
 	return of
 }
 
-// withWaitingMembers adds the other waiting pods of groups of which some wait for a machine. Schedulers hold members back without a condition, or say of those that fit alone that they are schedulable.
+// withWaitingMembers adds the other waiting pods of groups of which some wait for a machine. Schedulers hold members back without a condition, or say of those
+// that fit alone that they are schedulable.
 func (g *grouping) withWaitingMembers(asking []*corev1.Pod) []*corev1.Pod {
 	has, done := make(map[*corev1.Pod]bool, len(asking)), map[*group]bool{}
 	for _, pod := range asking {

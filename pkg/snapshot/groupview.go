@@ -118,8 +118,8 @@ func (v *View) groupOf(pod *corev1.Pod) *group {
 	return v.grouping.newGroup(m)
 }
 
-// RestartsWith returns how many pods restart if a running pod moves: 1, or all that run of a group that needs several at once. If the group says that its pods are only disrupted together,
-// why is the reason why the pod must not move.
+// RestartsWith returns how many pods restart if a running pod moves: 1, or all that run of a group that needs several at once. If the group says that its pods
+// are only disrupted together, why is the reason why the pod must not move.
 func (v *View) RestartsWith(pod *corev1.Pod) (pods int64, why string) {
 	of := v.groupOf(pod)
 	if of == nil || of.min <= 1 {

@@ -60,7 +60,7 @@ func (m *mismatches) forClass(w *waitingClass, a *admission) *v1alpha1.NodeMisma
 	return m.find(m.launchedFor(w.short), w, a, nil)
 }
 
-// forHeadroom is like of for headroom, whose machines do not say for what they were launched.
+// forHeadroom is like forClass for headroom, whose machines do not say for what they were launched.
 func (m *mismatches) forHeadroom(w *waitingClass, a *admission) *v1alpha1.NodeMismatch {
 	empty := slices.DeleteFunc(slices.Clone(m.launchedFor("")), func(m *records.Machine) bool { return !m.Empty() })
 	return m.find(empty, w, a, func(machine *records.Machine) bool {

@@ -40,8 +40,8 @@ func (v *View) requestedClasses(c *facts.Cluster, shapes *shapes, storage *recor
 	return classes
 }
 
-// pendingClasses returns the classes of the pods that stand for a request, and sets everything that is known of it. room is how many pods the plan may still have. Hundreds of requests for thousands of pods may
-// wait, so pods are made only if there is room for all.
+// pendingClasses returns the classes of the pods that stand for a request, and sets everything that is known of it. room is how many pods the plan may still
+// have. Hundreds of requests for thousands of pods may wait, so pods are made only if there is room for all.
 func (r *Requested) pendingClasses(c *facts.Cluster, shapes *shapes, storage *records.Storage, consumers []*corev1.Pod, room int64) []*waitingClass {
 	asks := make([]*shape, len(r.Sets))
 	for i := range r.Sets {

@@ -15,8 +15,8 @@ import (
 )
 
 // maxTerms bounds the number of terms (affinity, anti-affinity, topology spread, preferred node affinity) of the pending classes in one plan. Long selectors
-// count too: see size.load. Selectors of ResourceClaims count as several terms, once for all classes with the same selector.
-// It allows a thousand classes with three terms each, for which reading and planning take less than twice the plan budget. The other classes wait for the next round.
+// count too: see [facts.LoadOf]. Selectors of ResourceClaims count as several terms, once for all classes with the same selector. It allows a thousand classes
+// with three terms each, for which reading and planning take less than twice the plan budget. The other classes wait for the next round.
 const maxTerms = 3_000
 
 // waitingPod is a pod that needs a place, with its shape.
@@ -36,7 +36,8 @@ type queuedClass struct {
 	since    time.Time
 }
 
-// planWork returns the work of planning for the class, in terms, without that of the selectors in seen. Each class of a group counts, because groups are different even if their pods are equal.
+// planWork returns the work of planning for the class, in terms, without that of the selectors in seen. Each class of a group counts, because groups are
+// different even if their pods are equal.
 func (t *queuedClass) planWork(seen map[string]bool) int {
 	n, own := 0, map[string]bool{}
 	for s := range t.shapes {

@@ -153,7 +153,7 @@ func quotaAmounts(all []quota, has func(quota) (int64, bool)) []planner.Amount {
 	return amounts
 }
 
-// quotaAmount returns the amount that a machine of the offering has of a quota. It returns false if it is the amount of each.
+// quotaAmount returns the amount that a machine of the offering has of a quota. It returns false if that is the quota's defaultAmount.
 func (o *Offering) quotaAmount(q quota, limits *records.Attachable) (int64, bool) {
 	switch {
 	case facts.IsInstance(q.resource):
@@ -167,7 +167,7 @@ func (o *Offering) quotaAmount(q quota, limits *records.Attachable) (int64, bool
 	return 0, slices.ContainsFunc(o.daemons, func(d *records.Demand) bool { return slices.Contains(facts.HostPorts(d.Pod), q.port) })
 }
 
-// quotaAmount returns the amount of a quota that is left on the node. It returns false if it is the amount of each.
+// quotaAmount returns the amount of a quota that is left on the node. It returns false if that is the quota's defaultAmount.
 func (r *room) quotaAmount(q quota, limits *records.Attachable, storage *records.Storage) (int64, bool) {
 	switch {
 	case facts.IsInstance(q.resource):

@@ -108,7 +108,8 @@ type Reserve struct {
 	waiting *waitingClass
 }
 
-// slowness is how many times as long a machine works for what the fastest offering of a class does in an hour, in millionths. It is 0 if the class does not use the machine.
+// slowness is how many times as long a machine works for what the fastest offering of a class does in an hour, in millionths. It is 0 if the class does not use
+// the machine.
 type slowness int64
 
 const asFast slowness = 1_000_000

@@ -12,8 +12,8 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// maxKeyLength is the length of the longest key that is written out. Each term of a pod affinity refers to a selection with the selectors of all of them, so the keys of
-// an affinity of hundreds of terms would be megabytes.
+// maxKeyLength is the length of the longest key that is written out. Each term of a pod affinity refers to a selection with the selectors of all of them, so
+// the keys of a long affinity would be many times its size.
 const maxKeyLength = 512
 
 // ShortText returns a key, or its checksum if the key is long.

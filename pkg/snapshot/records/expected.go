@@ -33,8 +33,8 @@ func (m *Machine) ForeignTaints() []corev1.Taint {
 	})
 }
 
-// passingTaints are the prefixes of taints for a condition of a node or its end: Kubernetes' own, those of clouds, Karpenter's and Karve's, and those of tools that drain
-// nodes. Another node would not have them.
+// passingTaints are the prefixes of taints for a condition of a node or its end: Kubernetes' own, those of clouds, Karpenter's and Karve's, and those of tools
+// that drain nodes. Another node would not have them.
 var passingTaints = []string{
 	"node.kubernetes.io/", "node.cloudprovider.kubernetes.io/", "karpenter.sh/", v1alpha1.Group + "/", "aws-node-termination-handler/", "ToBeDeletedByClusterAutoscaler",
 }

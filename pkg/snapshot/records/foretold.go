@@ -68,8 +68,8 @@ func RequiredTerms(pod *corev1.Pod) []corev1.NodeSelectorTerm {
 	return affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 }
 
-// judgeAffinity reports whether a node that does not show all its labels yet will meet the pod's required node affinity. If it depends on a label in doubt, judge
-// returns the label.
+// judgeAffinity reports whether a node that does not show all its labels yet will meet the pod's required node affinity. If that depends on a label in doubt,
+// it returns the label.
 func (d *Demand) judgeAffinity(name string, labels nodelabels.Labels) (best nodelabels.Verdict, doubted string) {
 	terms := RequiredTerms(d.Pod)
 	if terms == nil {

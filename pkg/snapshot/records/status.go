@@ -21,7 +21,7 @@ type machineStatus struct {
 	closed bool
 	// raised is when the promise was last raised.
 	raised time.Time
-	// breaks reports whether the machine becomes broken if its next step is late. waits is the time from which it could take that step.
+	// breaks reports whether the machine becomes broken if its next step is late. waitsSince is the time from which it could take that step.
 	breaks     bool
 	waitsSince time.Time
 }
