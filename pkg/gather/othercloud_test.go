@@ -61,10 +61,10 @@ var tiny = cloud.Provider{
 	Interrupted: "TinyPreempted",
 }
 
-// tinyCatalog has the instance types of snapshottest with the labels of the cloud, and a contract for one g4dn.xlarge.
-type tinyCatalog struct{}
+// tinyCatalog has the instance types of snapshottest with the labels of the cloud, and a contract for one g4dn.xlarge, which the node class may not select.
+type tinyCatalog struct{ selectsNone bool }
 
-func (tinyCatalog) InstanceTypes(context.Context, *unstructured.Unstructured) catalog.Listing {
+func (c tinyCatalog) InstanceTypes(context.Context, *unstructured.Unstructured) catalog.Listing {
 	contract := catalog.Reservation{ID: "c-1", InstanceType: "g4dn.xlarge", Zone: snapshottest.Zones[0], Free: 1, Total: 1, Read: snapshottest.Now}
 	types := snapshottest.Types()
 	for i := range types {
@@ -81,6 +81,9 @@ func (tinyCatalog) InstanceTypes(context.Context, *unstructured.Unstructured) ca
 			o.Reserve(contract.ID, t.Offerings[0].MicroUSDPerHour)
 			t.Offerings = append(t.Offerings, o)
 		}
+	}
+	if c.selectsNone {
+		return catalog.Listing{InstanceTypes: types}
 	}
 	return catalog.Listing{InstanceTypes: types, Reservations: []catalog.Reservation{contract}}
 }
@@ -112,7 +115,8 @@ func TestControllersWorkWithAnotherCloud(t *testing.T) {
 	status := map[string]any{
 		"image": "image-1", "networks": map[string]any{"net-1": snapshottest.Zones[0]}, "conditions": []any{map[string]any{"type": "Ready", "status": "True"}},
 	}
-	b.Mapper, b.Catalog = mapper, cloud.ByKind{Kinds: map[schema.GroupKind]cloud.Catalog{tiny.NodeClass: tinyCatalog{}}}
+	catalogs := map[schema.GroupKind]cloud.Catalog{tiny.NodeClass: tinyCatalog{}}
+	b.Mapper, b.Catalog = mapper, cloud.ByKind{Kinds: catalogs}
 	b.Live = tinyAPI{b.live, map[string]any{
 		"apiVersion": tinyGroup + "/v1", "kind": tinyRef.Kind, "metadata": map[string]any{"name": tinyRef.Name, "annotations": annotations},
 		"spec": map[string]any{"contracts": []any{"c-*"}}, "status": status,
@@ -184,6 +188,12 @@ func TestControllersWorkWithAnotherCloud(t *testing.T) {
 	annotations[tiny.HashAnnotation], status["image"] = "1", "image-2"
 	drifted("another image", drift.Image, "image-1", "image-2")
 	status["image"] = "image-1"
+	claim.StatusConditions().SetTrueWithReason(karpv1.ConditionTypeDrifted, drift.Reservation, "")
+	b.live.set(claim)
+	drifted("a reservation that is selected again")
+	catalogs[tiny.NodeClass] = tinyCatalog{selectsNone: true}
+	drifted("a reservation that is not selected", drift.Reservation, "reservation c-1, which TinyNodeClass gpu")
+	catalogs[tiny.NodeClass] = tinyCatalog{}
 
 	// Quotas: a refusal of one type is about all that share its quota.
 	class.Status.RefusedOfferings = []v1alpha1.RefusedOffering{{
