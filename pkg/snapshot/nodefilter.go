@@ -25,9 +25,6 @@ type NodeDemand struct {
 
 // Demand returns what a pod requires of a node. If Karve does not plan for such demands, why is the reason. Otherwise why is "".
 func (f *NodeFilter) Demand(pod *corev1.Pod) (demand NodeDemand, why string) {
-	if pod = facts.Bounded(pod); facts.TooLarge(pod) != "" {
-		return NodeDemand{}, "it " + facts.TooLarge(pod)
-	}
 	if facts.HasTerms(pod) || len(facts.HostPorts(pod)) > 0 || facts.Unsupported(pod) != "" {
 		return NodeDemand{}, "it asks for places by other pods, ports or devices, which is not planned for"
 	}
