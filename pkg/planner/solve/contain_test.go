@@ -9,7 +9,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"karve.sh/karve/pkg/internal/properties"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/plantest"
@@ -252,17 +251,4 @@ func TestInvalidValueSetsAsideOnlyItsClasses(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestContainReturnsValidPlanForInvalidSnapshots(t *testing.T) {
-	properties.Check(func(t *rapid.T) {
-		s := spoiled.Draw(t, "snapshot")
-		kept, plan, _, err := solve.Contain(s, nil, solve.Plan, never, nil)
-		if err != nil {
-			t.Skip(err) // The error concerns all pods.
-		}
-		if err := check.Plan(kept, plan); err != nil {
-			t.Fatal(err)
-		}
-	})(t)
 }
