@@ -50,6 +50,15 @@ func placedOf(s planner.Snapshot, p planner.Plan) []int {
 	return n
 }
 
+// anewAndResumed returns a plan for a snapshot, and those that continue it and a plan that was made without the groups.
+func anewAndResumed(s planner.Snapshot) map[string]planner.Plan {
+	plan, ungrouped := solve.Plan(s), s
+	ungrouped.Groups = nil
+	return map[string]planner.Plan{
+		"anew": plan, "resumed": solve.Solver{}.Resume(s, plan), "resumed from parts of groups": solve.Solver{}.Resume(s, solve.Plan(ungrouped)),
+	}
+}
+
 func TestGroupsArePlacedWholeOrNotAtAll(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -81,7 +90,7 @@ func TestGroupsArePlacedWholeOrNotAtAll(t *testing.T) {
 			if tc.edit != nil {
 				tc.edit(&tc.s)
 			}
-			for how, p := range map[string]planner.Plan{"anew": solve.Plan(tc.s), "resumed": solve.Solver{}.Resume(tc.s, planner.Plan{})} {
+			for how, p := range anewAndResumed(tc.s) {
 				if err := check.Plan(tc.s, p); err != nil {
 					t.Error(how, err)
 				}
@@ -97,7 +106,7 @@ func TestMinimumOfAllGroupsComesBeforeOtherMembers(t *testing.T) {
 	t.Parallel()
 	s := jobs(4, 0, 20, 20)
 	s.Groups[0].Min, s.Groups[1].Min = 8, 8
-	for how, p := range map[string]planner.Plan{"anew": solve.Plan(s), "resumed": solve.Solver{}.Resume(s, planner.Plan{})} {
+	for how, p := range anewAndResumed(s) {
 		if err := check.Plan(s, p); err != nil {
 			t.Error(how, err)
 		}
