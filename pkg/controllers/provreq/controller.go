@@ -75,7 +75,7 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if len(g.View.Requested) == 0 {
 		return reconcile.Result{}, nil
 	}
-	plan, search := g.Plan(ctx), checked.Search{Solver: func() solve.Solver { return solve.Solver{Effort: effort} }}
+	plan, search := g.Plan(ctx), checked.WithEffort(effort)
 	if plan.Err != nil {
 		return reconcile.Result{RequeueAfter: often}, nil //nolint:nilerr // The planner has reported it.
 	}

@@ -12,7 +12,6 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/fleet/booking"
-	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/planning/checked"
 	"karve.sh/karve/pkg/provreq"
 	"karve.sh/karve/pkg/snapshot"
@@ -195,7 +194,7 @@ func TestNextConditionsOfRequests(t *testing.T) {
 				t.Fatal(plan.Err)
 			}
 			var got []metav1.Condition
-			for _, f := range booking.Observe(&plan, checked.Search{Solver: func() solve.Solver { return solve.Solver{} }}) {
+			for _, f := range booking.Observe(&plan, checked.WithEffort(0)) {
 				got = append(got, booking.Next(f)...)
 			}
 			if text := texts(got); !strings.HasPrefix(text, x.want) || x.want == "" && text != "" {
@@ -244,7 +243,7 @@ func TestOldestRequestComesFirst(t *testing.T) {
 	request(c, provreq.Atomic, 7)
 	c.Requests[1].UID = "2"
 	plan := checked.Of(snapshot.Build(c), 0)
-	all := booking.Observe(&plan, checked.Search{Solver: func() solve.Solver { return solve.Solver{} }})
+	all := booking.Observe(&plan, checked.WithEffort(0))
 	if len(all) != 2 || all[0].Ready != 8 || all[1].Ready != 0 || all[1].Refused == nil || all[1].Never != nil {
 		t.Errorf("got %+v", all)
 	}

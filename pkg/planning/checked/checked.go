@@ -34,16 +34,17 @@ type Outcome struct {
 
 // Of makes a plan for the pending pods of a view with an effort.
 func Of(view snapshot.View, effort int64) Plan {
-	return PodsOf(view, planner.Plan{}, nil, searching(effort))
+	return PodsOf(view, planner.Plan{}, nil, WithEffort(effort))
 }
 
 // Suppose makes a plan for a what-if view. It returns the plan for the pending pods and the headroom after it.
 func Suppose(view snapshot.View, effort int64) (Plan, Headroom) {
-	plan, with := Of(view, effort), searching(effort)
+	plan, with := Of(view, effort), WithEffort(effort)
 	return plan, HeadroomAfter(&plan, MakeHeadroom(headroom.InputOf(&plan.View, plan.Plan), with), with)
 }
 
-func searching(effort int64) Search {
+// WithEffort returns a search with an effort. After plans that broke rules, it makes as few more as possible.
+func WithEffort(effort int64) Search {
 	return Search{Solver: func() solve.Solver { return solve.Solver{Effort: effort} }, More: func() bool { return false }}
 }
 

@@ -50,7 +50,7 @@ func everything(ctx context.Context, api *cache) (map[string]place, func(pod cli
 	}
 	plan, headroom := checked.Suppose(snapshot.Build(c), effort)
 	places := placesOf(&plan)
-	for _, f := range booking.Observe(&plan, checked.Search{Solver: func() solve.Solver { return solve.Solver{Effort: effort} }}) {
+	for _, f := range booking.Observe(&plan, checked.WithEffort(effort)) {
 		for _, condition := range booking.Next(f) {
 			places[f.Request.String()] = place{nowhere, fmt.Sprintf("%s=%s %s: %s", condition.Type, condition.Status, condition.Reason, condition.Message)}
 		}
