@@ -22,8 +22,8 @@ var limits = firstfit.Limits{Sorted: firstfit.Steps, RuledPods: 3000}
 //
 // It returns false if the model deviates from Karpenter: if it has no place for a pod, breaks a rule, or has too many pods with rules, or if pods state their throughput.
 func Karpenter(view *snapshot.View) (map[string]planner.MicroUSD, bool) {
-	s, pricesWork := withoutNodes(view)
-	if pricesWork {
+	s, ok := withoutNodes(view)
+	if !ok {
 		return nil, false
 	}
 	prices := map[string]planner.MicroUSD{}
@@ -66,11 +66,12 @@ func OverOnePlan(view *snapshot.View, search solve.Solver) (float64, bool) {
 			nodes += planner.MicroUSD(m.Promise.MicroUSDPerHour)
 		}
 	}
-	s, pricesWork := withoutNodes(view)
-	if pricesWork {
+	s, ok := withoutNodes(view)
+	if !ok {
 		return 0, false
 	}
-	s, plan, _, err := solve.Contain(s, nil, search.Plan, func() bool { return false }, nil)
+	// A class that is left out makes the plan useless. But nobody else recovers from a panic, and a bug must not end the controller for the sake of a metric.
+	_, plan, _, err := solve.Contain(s, nil, search.Plan, func() bool { return false }, nil)
 	var one planner.MicroUSD
 	for _, l := range plan.Launches {
 		one += price(s.Offerings[l.Offering])
@@ -81,7 +82,8 @@ func OverOnePlan(view *snapshot.View, search solve.Solver) (float64, bool) {
 	return float64(nodes) / float64(one), true
 }
 
-// withoutNodes returns a snapshot of the pods on Karve's nodes in which there are no nodes, no limits and no refusals, and whether plans for them minimize the price of work.
+// withoutNodes returns a snapshot of the pods on Karve's nodes in which there are no nodes, no limits and no refusals. It returns false if the snapshot is not
+// valid, or if plans for it minimize the price of work.
 func withoutNodes(view *snapshot.View) (planner.Snapshot, bool) {
 	var all []string
 	for i := range view.Machines {
@@ -103,5 +105,5 @@ func withoutNodes(view *snapshot.View) (planner.Snapshot, bool) {
 		c.Nodes, c.Preferences, c.Blocked = nil, nil, nil
 		c.Pods = slices.DeleteFunc(slices.Clone(c.Pods), func(name string) bool { return empty.Pods[name].Spec.NodeName == "" })
 	}
-	return s, empty.PricesWork()
+	return s, !empty.PricesWork() && planner.Validate(s) == nil
 }
