@@ -25,10 +25,10 @@ func Take(stocks []Stock, draws []Draw) {
 	}
 }
 
-// GiveBack undoes [Take].
+// GiveBack undoes [Take]. It leaves at most [MaxAmount] of each stock, so that a valid snapshot stays valid.
 func GiveBack(stocks []Stock, draws []Draw) {
 	for _, d := range draws {
-		stocks[d.Stock].Left += d.Amount
+		stocks[d.Stock].Left = min(MaxAmount, stocks[d.Stock].Left+d.Amount)
 	}
 }
 

@@ -54,7 +54,8 @@ func Bound(solver solve.Solver, l Layout) (price, bound planner.MicroUSD) {
 	return out.Price, out.Bound
 }
 
-// outlook returns an Outlook without steps, the stepper, and the effort that remains for a search. The stepper is nil if there is nothing to search for.
+// outlook returns an Outlook without steps, the stepper, and the effort that remains for a search. The stepper is nil if the snapshot is not valid
+// or no machine may leave. All snapshots that it plans for are made from this one and are valid too.
 func outlook(solver solve.Solver, l Layout) (Outlook, *stepper, *effort.Budget) {
 	var out Outlook
 	for _, m := range l.Machines {

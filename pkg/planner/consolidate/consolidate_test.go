@@ -208,6 +208,15 @@ func slots(left int64, reserved ...bool) consolidate.Layout {
 	return l
 }
 
+func TestFreedSnapshotIsValidIfMachinesDrewMuchFromStocks(t *testing.T) {
+	t.Parallel()
+	l := slots(planner.MaxAmount, true, true)
+	l.Machines[0].Draws, l.Machines[1].Draws = []planner.Draw{{Amount: 1}}, []planner.Draw{{Amount: planner.MaxAmount}}
+	if err := planner.Validate(l.Freed([]int{0, 1})); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestPodsMoveOntoFreeSlotsAndNotOffThem(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
