@@ -225,13 +225,14 @@ func snapshotOf(c *facts.Cluster, pods []corev1.Pod) (s planner.Snapshot, why []
 			s.Classes[i].Pods = []string{name(i)}
 		}
 	}
-	s, plan, _, err := solve.Contain(cheapest(s), nil, solve.Solver{Effort: 1}.Plan, func() bool { return true }, nil)
+	more := func() bool { return true } // Plans with this effort are fast, so there is always time for another.
+	s, plan, _, err := solve.Contain(cheapest(s), nil, solve.Solver{Effort: 1}.Plan, more, nil)
 	for _, u := range plan.Unplaced {
 		why[podOf(u.Pod)] = u.Message
 	}
 	for i := range s.Classes {
 		s.Classes[i].Pods = nil
-		if err != nil {
+		if err != nil && why[i] == "" {
 			why[i] = err.Error()
 		}
 	}
