@@ -20,6 +20,8 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/render"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // Complaint is a disagreement between the plan and the scheduler.
@@ -127,7 +129,7 @@ func sceneOf(s *Scenario, o *Outcome) (*Scene, error) {
 	}
 	scene.layOut(&o.View, o.Plan.Placements, hosts)
 	for _, u := range o.Plan.Unplaced {
-		if isImpossible(&o.View, u) && !sharesVolume(s, o.View.Pods[u.Pod]) && !overfills(s) {
+		if isImpossible(&o.View, u) && !sharesVolume(s, o.View.Pods[u.Pod]) {
 			scene.Refused = append(scene.Refused, waiting(o.View.Pods[u.Pod]))
 		}
 	}
@@ -198,7 +200,26 @@ func (scene *Scene) existing(s *Scenario, view *snapshot.View) (map[string]strin
 			scene.Pods = append(scene.Pods, *pod)
 		}
 	}
+	for _, node := range scene.Nodes {
+		if scene.overfull(s, node) {
+			scene.Judged = slices.DeleteFunc(scene.Judged, func(name string) bool { return name == node.Name })
+		}
+	}
 	return hosts, nil
+}
+
+// overfull reports whether a pod on the node states more device memory than a GPU of the node has. A plan then trusts few of the other replicas of the node, which
+// the scheduler would give away.
+func (scene *Scene) overfull(s *Scenario, node *corev1.Node) bool {
+	m := records.Machine{Node: node, Promise: facts.PromiseOf(node.Annotations)}
+	for i := range s.InstanceTypes {
+		if t := &s.InstanceTypes[i]; t.Name == node.Labels[corev1.LabelInstanceTypeStable] {
+			m.Type = t
+		}
+	}
+	return slices.ContainsFunc(scene.Pods, func(pod corev1.Pod) bool {
+		return pod.Spec.NodeName == node.Name && facts.MemoryProblem(&pod, m.GPUMiB()) != ""
+	})
 }
 
 // attachable gives a new node the volume limit of other nodes of its type.
@@ -307,19 +328,6 @@ func sharesVolume(s *Scenario, pod *corev1.Pod) bool {
 		}
 	}
 	return false
-}
-
-// overfills reports whether a running pod states more device memory than any GPU has. A plan then trusts few of the other replicas of its machine, which the
-// scheduler would give away.
-func overfills(s *Scenario) bool {
-	var most int64
-	for i := range s.InstanceTypes {
-		most = max(most, s.InstanceTypes[i].GPU.MemoryMiB<<20)
-	}
-	return slices.ContainsFunc(s.Pods, func(p corev1.Pod) bool {
-		stated, err := resource.ParseQuantity(p.Annotations[gpuMemoryAnnotation])
-		return err == nil && p.Spec.NodeName != "" && stated.Value() > most
-	})
 }
 
 func refusalOf(plan planner.Plan, pod string) planner.Refusal {
