@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // progress has the metrics that show whether the controllers make progress.
@@ -25,39 +24,24 @@ type progress struct {
 	decisions      *prometheus.HistogramVec
 }
 
-func newProgress(r prometheus.Registerer) progress {
-	made := promauto.With(r)
+func newProgress(made maker) progress {
 	duration := func(subsystem, help string) prometheus.Histogram {
-		return made.NewHistogram(prometheus.HistogramOpts{
-			Namespace: namespace, Subsystem: subsystem, Name: "duration_seconds", Help: help, Buckets: prometheus.ExponentialBuckets(0.001, 2, 16),
-		})
-	}
-	gauge := func(subsystem, name, help string) prometheus.GaugeOpts {
-		return prometheus.GaugeOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help}
-	}
-	counter := func(name, help string) prometheus.CounterOpts {
-		return prometheus.CounterOpts{Namespace: namespace, Subsystem: "pods", Name: name, Help: help}
+		return made.histogram(subsystem, "duration_seconds", help, prometheus.ExponentialBuckets(0.001, 2, 16))
 	}
 	return progress{
-		LastPlan:          made.NewGauge(gauge("planner", "last_plan_timestamp_seconds", "Time of the latest plan that passed its check. While pods wait, Karve plans at least every ten seconds.")),
-		OldestPod:         made.NewGauge(gauge("pods", "oldest_waiting_seconds", "Age of the oldest pod that waits for replicas, or 0.")),
+		LastPlan:          made.gauge("planner", "last_plan_timestamp_seconds", "Time of the latest plan that passed its check. While pods wait, Karve plans at least every ten seconds."),
+		OldestPod:         made.gauge("pods", "oldest_waiting_seconds", "Age of the oldest pod that waits for replicas, or 0."),
 		GatherSeconds:     duration("gather", "Time to read the state of the cluster."),
 		DisruptionSeconds: duration("disruption", "Duration of a pass of the disruption controller."),
-		Nominated:         made.NewCounter(counter("nominated_total", "Nominations written to waiting pods.")),
-		PodsMoved:         made.NewCounterVec(counter("moved_total", "Pods evicted or drained, with room elsewhere, from nodes that Karve deletes."), []string{nodePool, "reason"}),
-		StepOverruns: made.NewCounterVec(prometheus.CounterOpts{
-			Namespace: namespace, Subsystem: "planner", Name: "step_overruns_total",
-			Help: "Steps of decisions that took too long and were ended. Each is a bug.",
-		}, []string{"step"}),
-		SetAside: made.NewGauge(gauge("planner", "objects_set_aside", "Objects left out because decisions took too long at them: condition PlanningHealthy.")),
-		MemoryLimit: made.NewGauge(gauge("memory", "limit_bytes",
-			"Memory limit of the container, or GOMEMLIMIT if that is smaller, or 0.")),
-		decisions: made.NewHistogramVec(prometheus.HistogramOpts{
-			Namespace: namespace, Subsystem: "decision", Name: "delay_seconds", Buckets: prometheus.ExponentialBuckets(0.01, 2, 14),
-			Help: "Time from the first event of each kind, and from each pending pod, until a controller decides about it.",
-		}, []string{"controller", "reason"}),
-		claims: made.NewGaugeVec(gauge("pool", "nodeclaims", "NodeClaims, by state (machines.md)."), []string{nodePool, "state"}),
-		oldest: made.NewGaugeVec(gauge("pool", "nodeclaims_oldest_seconds", "Age of the oldest NodeClaim in each state."), []string{nodePool, "state"}),
+		Nominated:         made.counter("pods", "nominated_total", "Nominations written to waiting pods."),
+		PodsMoved:         made.counters("pods", "moved_total", "Pods evicted or drained, with room elsewhere, from nodes that Karve deletes.", nodePool, "reason"),
+		StepOverruns:      made.counters("planner", "step_overruns_total", "Steps of decisions that took too long and were ended. Each is a bug.", "step"),
+		SetAside:          made.gauge("planner", "objects_set_aside", "Objects left out because decisions took too long at them: condition PlanningHealthy."),
+		MemoryLimit:       made.gauge("memory", "limit_bytes", "Memory limit of the container, or GOMEMLIMIT if that is smaller, or 0."),
+		decisions: made.histograms("decision", "delay_seconds", "Time from the first event of each kind, and from each pending pod, until a controller decides about it.",
+			prometheus.ExponentialBuckets(0.01, 2, 14), "controller", "reason"),
+		claims: made.gauges("pool", "nodeclaims", "NodeClaims, by state (machines.md).", nodePool, "state"),
+		oldest: made.gauges("pool", "nodeclaims_oldest_seconds", "Age of the oldest NodeClaim in each state.", nodePool, "state"),
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // Rollout is what the metrics report about a GPUImageRollout.
@@ -26,9 +25,9 @@ type rollouts struct {
 	step, degraded, age, nodes, updated, distrusted *prometheus.GaugeVec
 }
 
-func newRollouts(r prometheus.Registerer) rollouts {
+func newRollouts(made maker) rollouts {
 	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
-		return promauto.With(r).NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Subsystem: "image_rollout", Name: name, Help: help}, append([]string{"rollout"}, labels...))
+		return made.gauges("image_rollout", name, help, append([]string{"rollout"}, labels...)...)
 	}
 	return rollouts{
 		step:       gauge("step", "1 for the current step of the GPUImageRollout, 0 for the others.", "step"),
