@@ -14,32 +14,32 @@ import (
 // bound returns a proven lower bound on the price of machines for all pods of the candidates for which other nodes have no room. Limits are ignored, because
 // running machines may exceed them, but not stocks, from which they drew what they regain. The running machines are included as offerings at their own prices, because one may be cheaper than every current
 // offering. Rules that running pods violate are dropped.
-func (f *stepper) bound(e *effort.Budget) planner.MicroUSD {
-	all := make([]int, len(f.candidates))
+func (st *stepper) bound(e *effort.Budget) planner.MicroUSD {
+	all := make([]int, len(st.candidates))
 	for i := range all {
 		all[i] = i
 	}
-	s := f.without(all)
+	s := st.without(all)
 	for i := range s.Pools {
 		s.Pools[i].Remaining = planner.NoLimits
 	}
 	s.Rules = slices.DeleteFunc(slices.Clone(s.Rules), func(r planner.Rule) bool {
-		return slices.ContainsFunc(f.candidates, func(h candidate) bool { return h.breaks(r) })
+		return slices.ContainsFunc(st.candidates, func(m candidate) bool { return m.breaks(r) })
 	})
 	own := len(s.Pools)
 	s.Pools = append(s.Pools, planner.Pool{Remaining: planner.NoLimits})
 	s.Offerings = slices.Clip(s.Offerings)
 	seen := map[string]bool{}
-	for i := range f.candidates {
-		h := &f.candidates[i]
-		o := f.whole(h)
+	for i := range st.candidates {
+		m := &st.candidates[i]
+		o := st.whole(m)
 		o.Pool = own
-		o.Draws = h.Draws
+		o.Draws = m.Draws
 		admitted := make([]bool, len(s.Classes))
 		for c := range s.Classes {
-			_, admitted[c] = slices.BinarySearch(f.now.Classes[c].Nodes, h.Node)
+			_, admitted[c] = slices.BinarySearch(st.now.Classes[c].Nodes, m.Node)
 		}
-		for _, pod := range h.Pods {
+		for _, pod := range m.Pods {
 			admitted[pod.Class] = true
 		}
 		key := fmt.Sprint(o.Price, o.Free, o.GPUs, o.Quotas, o.Draws, admitted)
@@ -59,11 +59,11 @@ func (f *stepper) bound(e *effort.Budget) planner.MicroUSD {
 }
 
 // whole returns an offering with at least the capacity of a candidate without its pods.
-func (f *stepper) whole(h *candidate) planner.Offering {
-	n := f.now.Nodes[h.Node]
-	o := planner.Offering{Price: h.Price, Free: n.Free, GPUs: slices.Clone(n.GPUs), Quotas: slices.Clone(n.Quotas), Physical: planner.Physical{Nodes: 1}}
-	for _, pod := range h.Pods {
-		c := f.now.Classes[pod.Class]
+func (st *stepper) whole(m *candidate) planner.Offering {
+	n := st.now.Nodes[m.Node]
+	o := planner.Offering{Price: m.Price, Free: n.Free, GPUs: slices.Clone(n.GPUs), Quotas: slices.Clone(n.Quotas), Physical: planner.Physical{Nodes: 1}}
+	for _, pod := range m.Pods {
+		c := st.now.Classes[pod.Class]
 		o.Free = o.Free.Each(c.Requests, amount.Saturating)
 		if c.GPUMemoryBytes > 0 && len(o.GPUs) == 0 {
 			o.GPUs = []planner.GPU{{Replicas: max(0, o.Free.Replicas-c.Requests.Replicas)}}
@@ -76,7 +76,7 @@ func (f *stepper) whole(h *candidate) planner.Offering {
 			}
 		}
 		for _, q := range c.Quotas {
-			has := f.now.QuotaOf(o.Quotas, q.Quota)
+			has := st.now.QuotaOf(o.Quotas, q.Quota)
 			o.Quotas = slices.DeleteFunc(o.Quotas, func(a planner.Amount) bool { return a.Quota == q.Quota })
 			o.Quotas = append(o.Quotas, planner.Amount{Quota: q.Quota, Count: amount.Saturating(has, q.Count)})
 		}
@@ -93,9 +93,9 @@ func (f *stepper) whole(h *candidate) planner.Offering {
 }
 
 // breaks reports whether the pods of a candidate violate a rule that keeps pods apart.
-func (h *candidate) breaks(r planner.Rule) bool {
-	for i, a := range h.Pods {
-		for j, b := range h.Pods {
+func (m *candidate) breaks(r planner.Rule) bool {
+	for i, a := range m.Pods {
+		for j, b := range m.Pods {
 			if i != j && slices.Contains(r.Classes, a.Class) && slices.Contains(r.Counted, b.Class) {
 				return true
 			}

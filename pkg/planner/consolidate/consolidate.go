@@ -23,24 +23,24 @@ import (
 // result is then divided into the smallest possible steps. If the layout limits the number of machines that a step may remove, larger parts are split
 // as long as that saves money.
 func Plan(solver solve.Solver, l Layout) Outlook {
-	out, f, e := outlook(solver, l)
-	if f == nil {
+	out, st, e := outlook(solver, l)
+	if st == nil {
 		return out
 	}
-	p := pack.Compile(f.allLeaving())
+	p := pack.Compile(st.allLeaving())
 	m := search.NewContext(p, e)
-	existing := f.existing(p)
+	existing := st.existing(p)
 	v := &improver{ctx: m, existing: existing}
 	expensive := v.search()
-	out.Steps = f.steps(newSplitter(f, v).parts())
+	out.Steps = st.steps(newSplitter(st, v).parts())
 	for _, s := range out.Steps {
 		for _, i := range s.Leave {
 			out.Surplus = append(out.Surplus, l.Machines[i].Node)
 		}
 	}
 	for i, x := range existing {
-		if x.candidate >= 0 && !f.candidates[x.candidate].settled && (!v.best.stays[i] || expensive[i]) {
-			out.Surplus = append(out.Surplus, f.candidates[x.candidate].Node)
+		if x.candidate >= 0 && !st.candidates[x.candidate].settled && (!v.best.stays[i] || expensive[i]) {
+			out.Surplus = append(out.Surplus, st.candidates[x.candidate].Node)
 		}
 	}
 	slices.Sort(out.Surplus)
@@ -64,17 +64,17 @@ func outlook(solver solve.Solver, l Layout) (Outlook, *stepper, *effort.Budget) 
 	if planner.Validate(l.Snapshot) != nil {
 		return out, nil, nil
 	}
-	f := newStepper(solver, l)
-	if len(f.candidates) == 0 {
+	st := newStepper(solver, l)
+	if len(st.candidates) == 0 {
 		return out, nil, nil
 	}
 	e := effort.New(solver.Effort, solver.Stop)
 	if e.Left < 1<<40 {
-		e.Left = e.Left * int64(min(max(len(f.candidates), candidatesPerEffort), maxShares*candidatesPerEffort)) / candidatesPerEffort
+		e.Left = e.Left * int64(min(max(len(st.candidates), candidatesPerEffort), maxShares*candidatesPerEffort)) / candidatesPerEffort
 		e.Most = e.Left
 	}
-	out.Bound = min(out.Price, f.bound(e.Part(2)))
-	return out, f, e
+	out.Bound = min(out.Price, st.bound(e.Part(2)))
+	return out, st, e
 }
 
 const (
@@ -114,16 +114,16 @@ func (r *relaxed) expensive() []bool {
 }
 
 // steps turns the parts into steps, those with the highest saving per move first.
-func (f *stepper) steps(parts []change) []Step {
+func (st *stepper) steps(parts []change) []Step {
 	slices.SortStableFunc(parts, func(a, b change) int {
-		x, _ := f.step(a.leave, a.plan)
-		y, _ := f.step(b.leave, b.plan)
+		x, _ := st.step(a.leave, a.plan)
+		y, _ := st.step(b.leave, b.plan)
 		return amount.CompareProducts(int64(y.Saving), int64(x.Moves+1), int64(x.Saving), int64(y.Moves+1))
 	})
 	var out []Step
 	var large []int
 	parts = slices.DeleteFunc(parts, func(c change) bool {
-		over := !f.most(c.leave)
+		over := !st.most(c.leave)
 		if over {
 			large = append(large, c.leave...)
 		}
@@ -134,56 +134,56 @@ func (f *stepper) steps(parts []change) []Step {
 		again = false
 		var later []change
 		for _, c := range parts {
-			plan := f.relaunch(c.leave, c.plan)
-			s, ok := f.step(c.leave, plan)
-			if !ok || !f.allows(c.leave, plan) {
+			plan := st.relaunch(c.leave, c.plan)
+			s, ok := st.step(c.leave, plan)
+			if !ok || !st.allows(c.leave, plan) {
 				later = append(later, c)
 				continue
 			}
 			out = append(out, s)
-			f.take(c.leave, plan)
+			st.take(c.leave, plan)
 			again = true
 		}
 		parts = later
 	}
-	return append(out, f.pieces(large)...)
+	return append(out, st.pieces(large)...)
 }
 
 // pieces makes steps of single candidates as long as each saves money, then of several candidates at a time.
-func (f *stepper) pieces(candidates []int) []Step {
+func (st *stepper) pieces(candidates []int) []Step {
 	slices.SortStableFunc(candidates, func(a, b int) int {
-		x, y := &f.candidates[a], &f.candidates[b]
+		x, y := &st.candidates[a], &st.candidates[b]
 		return cmp.Or(amount.CompareProducts(int64(y.Price-y.moves), int64(len(x.Pods)+1), int64(x.Price-x.moves), int64(len(y.Pods)+1)), cmp.Compare(a, b))
 	})
 	var out []Step
 	try := func(leave []int) {
-		if !f.most(leave) {
+		if !st.most(leave) {
 			return
 		}
-		plan := f.small().Plan(f.without(leave))
-		if s, ok := f.step(leave, plan); ok {
+		plan := st.small().Plan(st.without(leave))
+		if s, ok := st.step(leave, plan); ok {
 			out = append(out, s)
-			f.take(leave, plan)
+			st.take(leave, plan)
 		}
 	}
 	for _, i := range candidates {
-		if !f.candidates[i].settled {
+		if !st.candidates[i].settled {
 			try([]int{i})
 		}
 	}
 	for n := 2; n <= len(candidates); n *= 2 {
-		left := slices.DeleteFunc(slices.Clone(candidates), func(i int) bool { return f.candidates[i].settled })
+		left := slices.DeleteFunc(slices.Clone(candidates), func(i int) bool { return st.candidates[i].settled })
 		try(left[:min(n, len(left))])
 	}
 	return out
 }
 
 // most reports whether a step may remove that many machines of each pool.
-func (f *stepper) most(leave []int) bool {
-	n := make([]int, len(f.now.Pools))
+func (st *stepper) most(leave []int) bool {
+	n := make([]int, len(st.now.Pools))
 	for _, i := range leave {
-		pool := f.candidates[i].Pool
-		if n[pool]++; f.layout.Most != nil && (pool >= len(f.layout.Most) || n[pool] > f.layout.Most[pool]) {
+		pool := st.candidates[i].Pool
+		if n[pool]++; st.layout.Most != nil && (pool >= len(st.layout.Most) || n[pool] > st.layout.Most[pool]) {
 			return false
 		}
 	}

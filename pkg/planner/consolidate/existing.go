@@ -28,20 +28,20 @@ type existing struct {
 func (x *existing) keeps() int64 { return x.price - x.moves }
 
 // allLeaving returns the snapshot to plan for if all machines leave, except that the nodes keep their current free room.
-func (f *stepper) allLeaving() planner.Snapshot {
-	all := make([]int, len(f.candidates))
+func (st *stepper) allLeaving() planner.Snapshot {
+	all := make([]int, len(st.candidates))
 	for i := range all {
 		all[i] = i
 	}
-	s := f.without(all)
+	s := st.without(all)
 	for c := range s.Classes {
-		s.Classes[c].Nodes = f.now.Classes[c].Nodes
+		s.Classes[c].Nodes = st.now.Classes[c].Nodes
 	}
 	return s
 }
 
 // existing returns the candidates and the other nodes with room, in terms of a problem for all of them leaving.
-func (f *stepper) existing(p *pack.Problem) []existing {
+func (st *stepper) existing(p *pack.Problem) []existing {
 	shape := map[string]int{}
 	for k := range p.Shapes {
 		for _, pod := range p.Shapes[k].Pods {
@@ -53,19 +53,19 @@ func (f *stepper) existing(p *pack.Problem) []existing {
 		nodeAt[p.Nodes[i].Index] = i
 	}
 	var out []existing
-	for i := range f.candidates {
-		h := &f.candidates[i]
-		x := existing{candidate: i, node: -1, load: make(pack.Load, len(p.Shapes)), price: int64(h.Price), moves: int64(h.moves), charge: h.charge(), fixed: h.settled}
-		for _, pod := range h.Pods {
+	for i := range st.candidates {
+		m := &st.candidates[i]
+		x := existing{candidate: i, node: -1, load: make(pack.Load, len(p.Shapes)), price: int64(m.Price), moves: int64(m.moves), charge: m.charge(), fixed: m.settled}
+		for _, pod := range m.Pods {
 			if k, ok := shape[pod.Name]; ok {
 				x.load[k]++
 			} else {
 				x.fixed = true
 			}
 		}
-		if at, ok := nodeAt[h.Node]; ok {
+		if at, ok := nodeAt[m.Node]; ok {
 			x.node = at
-			delete(nodeAt, h.Node)
+			delete(nodeAt, m.Node)
 		}
 		out = append(out, x)
 	}

@@ -31,8 +31,8 @@ type splitter struct {
 	net []int64
 }
 
-func newSplitter(f *stepper, v *improver) *splitter {
-	t := &splitter{improver: v, stepper: f, s: v.best, of: make([]int, len(v.existing)), net: make([]int64, len(v.existing))}
+func newSplitter(st *stepper, v *improver) *splitter {
+	t := &splitter{improver: v, stepper: st, s: v.best, of: make([]int, len(v.existing)), net: make([]int64, len(v.existing))}
 	shape := map[string]int{}
 	for k := range v.ctx.Problem.Shapes {
 		for _, pod := range v.ctx.Problem.Shapes[k].Pods {
@@ -45,7 +45,7 @@ func newSplitter(f *stepper, v *improver) *splitter {
 		t.rest = append(t.rest, slices.Clone(x.load))
 		names := make([][]string, len(v.ctx.Problem.Shapes))
 		if !t.s.stays[i] {
-			for _, pod := range f.candidates[x.candidate].Pods {
+			for _, pod := range st.candidates[x.candidate].Pods {
 				names[shape[pod.Name]] = append(names[shape[pod.Name]], pod.Name)
 			}
 			for k := range names {

@@ -38,45 +38,45 @@ type candidate struct {
 }
 
 func newStepper(solver solve.Solver, l Layout) *stepper {
-	f := &stepper{solver: solver, layout: l, now: l.Snapshot}
-	f.solver.First = nil
-	f.now.Pools, f.now.Nodes, f.now.Stocks = slices.Clone(l.Snapshot.Pools), slices.Clone(l.Snapshot.Nodes), slices.Clone(l.Snapshot.Stocks)
-	f.now.Classes = slices.Clone(l.Snapshot.Classes)
-	for c := range f.now.Classes {
-		f.now.Classes[c].Pods = nil
+	st := &stepper{solver: solver, layout: l, now: l.Snapshot}
+	st.solver.First = nil
+	st.now.Pools, st.now.Nodes, st.now.Stocks = slices.Clone(l.Snapshot.Pools), slices.Clone(l.Snapshot.Nodes), slices.Clone(l.Snapshot.Stocks)
+	st.now.Classes = slices.Clone(l.Snapshot.Classes)
+	for c := range st.now.Classes {
+		st.now.Classes[c].Pods = nil
 	}
-	f.addCandidates()
-	f.dropRules()
-	f.seatWaiting()
-	return f
+	st.addCandidates()
+	st.dropRules()
+	st.seatWaiting()
+	return st
 }
 
 // addCandidates adds the machines that are valid in the layout. Others stay.
-func (f *stepper) addCandidates() {
-	l := f.layout
+func (st *stepper) addCandidates() {
+	l := st.layout
 	known, taken := l.named(), map[int]bool{}
 	for i, m := range l.Machines {
 		if !l.describes(m) || taken[m.Node] {
 			continue
 		}
-		h := candidate{Machine: m, machine: i}
-		h.Pods = slices.Clone(m.Pods)
+		one := candidate{Machine: m, machine: i}
+		one.Pods = slices.Clone(m.Pods)
 		sound := true
 		for _, pod := range m.Pods {
 			sound = sound && pod.Class >= 0 && pod.Class < len(l.Snapshot.Classes) && known[pod.Name] == 1 && pod.Move >= 0 && pod.Move < planner.MaxPrice
-			h.moves += min(max(pod.Move, 0), planner.MaxPrice)
+			one.moves += min(max(pod.Move, 0), planner.MaxPrice)
 		}
 		if taken[m.Node] = true; sound {
-			h.settled = h.moves >= h.Price || slices.ContainsFunc(h.Pods, func(pod Running) bool { return l.Snapshot.Classes[pod.Class].Blocked != nil })
-			f.candidates = append(f.candidates, h)
+			one.settled = one.moves >= one.Price || slices.ContainsFunc(one.Pods, func(pod Running) bool { return l.Snapshot.Classes[pod.Class].Blocked != nil })
+			st.candidates = append(st.candidates, one)
 		}
 	}
-	slices.SortStableFunc(f.candidates, func(a, b candidate) int {
+	slices.SortStableFunc(st.candidates, func(a, b candidate) int {
 		return strings.Compare(l.Snapshot.Nodes[a.Node].Name, l.Snapshot.Nodes[b.Node].Name)
 	})
-	f.candidateAt = slices.Repeat([]int{-1}, len(l.Snapshot.Nodes))
-	for i := range f.candidates {
-		f.candidateAt[f.candidates[i].Node] = i
+	st.candidateAt = slices.Repeat([]int{-1}, len(l.Snapshot.Nodes))
+	for i := range st.candidates {
+		st.candidateAt[st.candidates[i].Node] = i
 	}
 }
 
@@ -106,75 +106,75 @@ func (l *Layout) describes(m Machine) bool {
 
 // dropRules drops the preferences and the rules about several machines. The caller that carries out a step plans for its pods with all of them. Priorities are
 // irrelevant, because a step has a place for each of its pods.
-func (f *stepper) dropRules() {
-	at := make([]int, len(f.now.Rules))
+func (st *stepper) dropRules() {
+	at := make([]int, len(st.now.Rules))
 	var kept []planner.Rule
-	for r, rule := range f.now.Rules {
+	for r, rule := range st.now.Rules {
 		if at[r] = -1; rule.Kind == planner.Apart && rule.Topology == planner.PerNode {
 			at[r] = len(kept)
 			kept = append(kept, rule)
 		}
 	}
-	for c := range f.now.Classes {
-		for _, w := range f.now.Classes[c].Preferences {
+	for c := range st.now.Classes {
+		for _, w := range st.now.Classes[c].Preferences {
 			if w.Rule >= 0 && at[w.Rule] >= 0 {
 				bound := &kept[at[w.Rule]]
 				bound.Classes = slices.DeleteFunc(slices.Clone(bound.Classes), func(x int) bool { return x == c })
 			}
 		}
-		f.now.Classes[c].Preferences, f.now.Classes[c].Priority = nil, 0
+		st.now.Classes[c].Preferences, st.now.Classes[c].Priority = nil, 0
 	}
-	f.now.Rules = kept
+	st.now.Rules = kept
 }
 
 // seatWaiting places the pending pods on nodes and charges their launches to the limits.
-func (f *stepper) seatWaiting() {
-	waiting := f.now
-	waiting.Classes = f.layout.Snapshot.Classes
-	waiting.Rules = f.layout.Snapshot.Rules
+func (st *stepper) seatWaiting() {
+	waiting := st.now
+	waiting.Classes = st.layout.Snapshot.Classes
+	waiting.Rules = st.layout.Snapshot.Rules
 	if !slices.ContainsFunc(waiting.Classes, func(c planner.Class) bool { return len(c.Pods) > 0 }) {
 		return
 	}
-	plan := f.solver.Plan(waiting)
+	plan := st.solver.Plan(waiting)
 	class := waiting.ClassByPod()
-	f.occupy(plan, class)
+	st.occupy(plan, class)
 	for _, p := range plan.Placements {
-		if i := f.candidateAt[p.Node]; i >= 0 {
+		if i := st.candidateAt[p.Node]; i >= 0 {
 			for k, pod := range p.Pods {
 				gpu := -1
 				if p.GPUs != nil {
 					gpu = p.GPUs[k]
 				}
-				f.candidates[i].Pods = append(f.candidates[i].Pods, Running{Name: pod, Class: class[pod], GPU: gpu})
+				st.candidates[i].Pods = append(st.candidates[i].Pods, Running{Name: pod, Class: class[pod], GPU: gpu})
 			}
 		}
 	}
 }
 
 // occupy subtracts what a plan uses from the nodes and the limits.
-func (f *stepper) occupy(plan planner.Plan, class map[string]int) {
+func (st *stepper) occupy(plan planner.Plan, class map[string]int) {
 	for _, p := range plan.Placements {
-		n := &f.now.Nodes[p.Node]
+		n := &st.now.Nodes[p.Node]
 		n.GPUs, n.Quotas = slices.Clone(n.GPUs), slices.Clone(n.Quotas)
 		for i, pod := range p.Pods {
 			gpu := -1
 			if p.GPUs != nil {
 				gpu = p.GPUs[i]
 			}
-			f.now.Occupy(n, class[pod], gpu)
-			f.keepApart(p.Node, class[pod])
+			st.now.Occupy(n, class[pod], gpu)
+			st.keepApart(p.Node, class[pod])
 		}
 	}
 	for _, x := range plan.Launches {
-		o := f.now.Offerings[x.Offering]
-		f.now.Pools[o.Pool].Remaining.Take(alternatives.Greatest(f.now, alternatives.Variant{Offering: x.Offering, Alternatives: x.Alternatives}))
-		planner.Take(f.now.Stocks, o.Draws)
+		o := st.now.Offerings[x.Offering]
+		st.now.Pools[o.Pool].Remaining.Take(alternatives.Greatest(st.now, alternatives.Variant{Offering: x.Offering, Alternatives: x.Alternatives}))
+		planner.Take(st.now.Stocks, o.Draws)
 	}
 }
 
 // keepApart closes a node to the classes that may not share it with a pod of the given class, which is placed there.
-func (f *stepper) keepApart(node, class int) {
-	for _, r := range f.now.Rules {
+func (st *stepper) keepApart(node, class int) {
+	for _, r := range st.now.Rules {
 		if r.Kind != planner.Apart || r.Topology != planner.PerNode {
 			continue
 		}
@@ -186,26 +186,26 @@ func (f *stepper) keepApart(node, class int) {
 			others = append(others, r.Classes...)
 		}
 		for _, c := range others {
-			f.close(node, c)
+			st.close(node, c)
 		}
 	}
 }
 
 // close removes a node from those of a class.
-func (f *stepper) close(node, class int) {
-	c := &f.now.Classes[class]
+func (st *stepper) close(node, class int) {
+	c := &st.now.Classes[class]
 	if i, found := slices.BinarySearch(c.Nodes, node); found {
 		c.Nodes = slices.Delete(slices.Clone(c.Nodes), i, i+1)
 	}
 }
 
 // without returns the snapshot to plan for if some candidates leave, as [Layout.Freed].
-func (f *stepper) without(leave []int) planner.Snapshot {
+func (st *stepper) without(leave []int) planner.Snapshot {
 	machines := make([]*Machine, len(leave))
-	for i, h := range leave {
-		machines[i] = &f.candidates[h].Machine
+	for i, at := range leave {
+		machines[i] = &st.candidates[at].Machine
 	}
-	return freed(f.now, machines)
+	return freed(st.now, machines)
 }
 
 // giveBackPhysical undoes Take.
@@ -215,20 +215,20 @@ func giveBackPhysical(left *planner.Physical, counts planner.Physical) {
 
 // step returns the step that removes some candidates with a plan for their pods. It reports whether the plan places all pods and saves more than the moves
 // cost.
-func (f *stepper) step(leave []int, plan planner.Plan) (Step, bool) {
+func (st *stepper) step(leave []int, plan planner.Plan) (Step, bool) {
 	s := Step{Launches: plan.Launches, Placements: plan.Placements, Saving: -plan.Price}
 	for _, i := range leave {
-		s.Leave = append(s.Leave, f.candidates[i].machine)
-		s.Saving += f.candidates[i].Price
-		s.Moves += f.candidates[i].moves
+		s.Leave = append(s.Leave, st.candidates[i].machine)
+		s.Saving += st.candidates[i].Price
+		s.Moves += st.candidates[i].moves
 	}
 	slices.Sort(s.Leave)
 	return s, len(plan.Unplaced) == 0 && s.Saving > s.Moves
 }
 
 // relaunch plans the launches of a plan again if more than prices matters: weights of pools, or choices that NodeClaims must allow.
-func (f *stepper) relaunch(leave []int, plan planner.Plan) planner.Plan {
-	if len(plan.Launches) == 0 || constraints.OnlyPrice(f.now) {
+func (st *stepper) relaunch(leave []int, plan planner.Plan) planner.Plan {
+	if len(plan.Launches) == 0 || constraints.OnlyPrice(st.now) {
 		return plan
 	}
 	launched := map[string]bool{}
@@ -237,32 +237,32 @@ func (f *stepper) relaunch(leave []int, plan planner.Plan) planner.Plan {
 			launched[pod] = true
 		}
 	}
-	s := f.without(leave)
+	s := st.without(leave)
 	for c := range s.Classes {
 		s.Classes[c].Nodes = nil
 		s.Classes[c].Pods = slices.DeleteFunc(s.Classes[c].Pods, func(pod string) bool { return !launched[pod] })
 	}
-	again := f.small().Plan(s)
+	again := st.small().Plan(s)
 	again.Placements = plan.Placements
 	return again
 }
 
 // small returns a solver with the effort for the pods of a few machines.
-func (f *stepper) small() solve.Solver {
-	s := f.solver
-	s.Effort = max(1, effort.New(f.solver.Effort, f.solver.Stop).Left/200)
+func (st *stepper) small() solve.Solver {
+	s := st.solver
+	s.Effort = max(1, effort.New(st.solver.Effort, st.solver.Stop).Left/200)
 	return s
 }
 
 // allows reports whether the limits of the pools and the stocks allow the launches of a step once its machines are removed.
-func (f *stepper) allows(leave []int, plan planner.Plan) bool {
-	left := pack.LimitsOf(f.now)
+func (st *stepper) allows(leave []int, plan planner.Plan) bool {
+	left := pack.LimitsOf(st.now)
 	for _, i := range leave {
-		left.GiveBack(f.candidates[i].charge())
+		left.GiveBack(st.candidates[i].charge())
 	}
 	for _, x := range plan.Launches {
-		c := pack.ChargeOf(f.now.Offerings[x.Offering])
-		c.Uses = amount.UsageOf(alternatives.Greatest(f.now, alternatives.Variant{Offering: x.Offering, Alternatives: x.Alternatives}))
+		c := pack.ChargeOf(st.now.Offerings[x.Offering])
+		c.Uses = amount.UsageOf(alternatives.Greatest(st.now, alternatives.Variant{Offering: x.Offering, Alternatives: x.Alternatives}))
 		if !left.Admits(&c) {
 			return false
 		}
@@ -272,29 +272,29 @@ func (f *stepper) allows(leave []int, plan planner.Plan) bool {
 }
 
 // charge returns what the machine counts against the limits of its pool and draws from stocks.
-func (h *candidate) charge() *pack.Charge {
-	return &pack.Charge{Pool: h.Pool, Uses: amount.UsageOf(h.Physical), Draws: h.Draws}
+func (m *candidate) charge() *pack.Charge {
+	return &pack.Charge{Pool: m.Pool, Uses: amount.UsageOf(m.Physical), Draws: m.Draws}
 }
 
 // take applies a step: its nodes are gone, and its pods are on nodes that stay.
-func (f *stepper) take(leave []int, plan planner.Plan) {
+func (st *stepper) take(leave []int, plan planner.Plan) {
 	class := map[string]int{}
 	for _, i := range leave {
-		h := &f.candidates[i]
-		h.settled = true
-		giveBackPhysical(&f.now.Pools[h.Pool].Remaining, h.Physical)
-		planner.GiveBack(f.now.Stocks, h.Draws)
-		for _, pod := range h.Pods {
+		m := &st.candidates[i]
+		m.settled = true
+		giveBackPhysical(&st.now.Pools[m.Pool].Remaining, m.Physical)
+		planner.GiveBack(st.now.Stocks, m.Draws)
+		for _, pod := range m.Pods {
 			class[pod.Name] = pod.Class
 		}
-		for c := range f.now.Classes {
-			f.close(h.Node, c)
+		for c := range st.now.Classes {
+			st.close(m.Node, c)
 		}
 	}
-	f.occupy(plan, class)
+	st.occupy(plan, class)
 	for _, p := range plan.Placements {
-		if i := f.candidateAt[p.Node]; i >= 0 {
-			f.candidates[i].settled = true
+		if i := st.candidateAt[p.Node]; i >= 0 {
+			st.candidates[i].settled = true
 		}
 	}
 }
