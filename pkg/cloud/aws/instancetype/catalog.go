@@ -142,8 +142,8 @@ func (c *Catalog) InstanceTypes(ctx context.Context, class *unstructured.Unstruc
 func (c *Catalog) list(ctx context.Context, class *unstructured.Unstructured) (catalog.Listing, <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if p := c.missing(); p != nil {
-		return catalog.Listing{Reason: p.reason, Message: p.message}, nil
+	if f := c.missing(); f != nil {
+		return catalog.Listing{Reason: f.reason, Message: f.message}, nil
 	}
 	r, ok := c.resolved[class.GetUID()]
 	if !ok || r.resourceVersion != class.GetResourceVersion() {
@@ -155,8 +155,8 @@ func (c *Catalog) list(ctx context.Context, class *unstructured.Unstructured) (c
 	var uncounted *failure
 	var counting <-chan struct{}
 	listing.Reservations, uncounted, counting = c.counted(r.reservations)
-	if p := cmp.Or(r.failure, c.stale(), uncounted); p != nil {
-		listing.Reason, listing.Message = p.reason, fmt.Sprintf("%s %q: %s", class.GetKind(), class.GetName(), p.message)
+	if f := cmp.Or(r.failure, c.stale(), uncounted); f != nil {
+		listing.Reason, listing.Message = f.reason, fmt.Sprintf("%s %q: %s", class.GetKind(), class.GetName(), f.message)
 	}
 	return listing, counting
 }

@@ -92,7 +92,7 @@ func (c *Catalog) reservationsOf(class *ec2v1.EC2NodeClass) []catalog.Reservatio
 
 // counted returns reservations with their slots, and a failure if slots are unknown or their numbers are old. If some were never counted, it also returns a channel that
 // is closed after the next attempt.
-func (c *Catalog) counted(all []catalog.Reservation) (counted []catalog.Reservation, p *failure, counting <-chan struct{}) {
+func (c *Catalog) counted(all []catalog.Reservation) (counted []catalog.Reservation, f *failure, counting <-chan struct{}) {
 	r, now := &c.reservations, c.config.Clock.Now()
 	counted = slices.Clone(all)
 	oldest := now
@@ -117,11 +117,11 @@ func (c *Catalog) counted(all []catalog.Reservation) (counted []catalog.Reservat
 	switch {
 	case r.failure == nil:
 	case oldest.IsZero():
-		p = &failure{r.failure.reason, "the free slots of its reservations are unknown, so none is used: " + r.failure.message}
+		f = &failure{r.failure.reason, "the free slots of its reservations are unknown, so none is used: " + r.failure.message}
 	case now.Sub(oldest) > staleCount:
-		p = &failure{r.failure.reason, fmt.Sprintf("the free slots of its reservations are those of %s, and were not read since: %s", oldest.UTC().Format(time.RFC3339), r.failure.message)}
+		f = &failure{r.failure.reason, fmt.Sprintf("the free slots of its reservations are those of %s, and were not read since: %s", oldest.UTC().Format(time.RFC3339), r.failure.message)}
 	}
-	return counted, p, counting
+	return counted, f, counting
 }
 
 // waitNoMore makes nobody wait again for the first count of reservations, such as while EC2 does not answer.
@@ -145,13 +145,13 @@ func (c *Catalog) keepCounting(ctx context.Context, clients *api.Clients) {
 			if ctx.Err() != nil {
 				return
 			}
-			var p *failure
+			var f *failure
 			if failures++; err == nil {
 				failures = 0
 			} else {
-				wait, p = max(wait, lifecycle.Backoff(firstBackoff, maxBackoff, failures)), c.diagnose(ctx, clients, err)
+				wait, f = max(wait, lifecycle.Backoff(firstBackoff, maxBackoff, failures)), c.diagnose(ctx, clients, err)
 			}
-			c.recount(ctx, wanted, counts, p)
+			c.recount(ctx, wanted, counts, f)
 		}
 		if !c.sleepUnless(ctx, wait, c.reservations.wake) {
 			return
@@ -178,24 +178,24 @@ func (c *Catalog) wanted() map[string]string {
 	return wanted
 }
 
-func (c *Catalog) recount(ctx context.Context, wanted map[string]string, counts map[string]count, p *failure) {
+func (c *Catalog) recount(ctx context.Context, wanted map[string]string, counts map[string]count, f *failure) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r := &c.reservations
-	if was := r.failure; (was == nil) != (p == nil) {
-		if p == nil {
+	if was := r.failure; (was == nil) != (f == nil) {
+		if f == nil {
 			log.FromContext(ctx).Info("Read from AWS again", "source", reservationsSource)
 		} else {
-			log.FromContext(ctx).Info("Not read from AWS", "source", reservationsSource, "reason", p.reason, "message", p.message)
+			log.FromContext(ctx).Info("Not read from AWS", "source", reservationsSource, "reason", f.reason, "message", f.message)
 		}
 	}
-	r.failure = p
+	r.failure = f
 	outcome := "Success"
-	if p == nil {
+	if f == nil {
 		maps.Copy(r.counts, counts)
 		c.config.Metrics.CatalogRefreshed.WithLabelValues(reservationsSource).Set(float64(c.config.Clock.Now().Unix()))
 	} else {
-		outcome = p.reason
+		outcome = f.reason
 	}
 	c.config.Metrics.CatalogRefreshes.WithLabelValues(reservationsSource, outcome).Inc()
 	for id := range wanted {

@@ -37,7 +37,7 @@ var nothingUnavailable = awscache.NewUnavailableOfferings()
 const resolveTimeout = 5 * time.Second
 
 // resolve returns the instance types of a node class and its reservations, which are not counted yet. It returns a failure if there is nothing that it can launch.
-func (c *Catalog) resolve(ctx context.Context, object *unstructured.Unstructured) (list []catalog.InstanceType, reserved []catalog.Reservation, p *failure) {
+func (c *Catalog) resolve(ctx context.Context, object *unstructured.Unstructured) (list []catalog.InstanceType, reserved []catalog.Reservation, f *failure) {
 	class := &ec2v1.EC2NodeClass{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, class); err != nil {
 		return nil, nil, &failure{"NodeClassUnreadable", fmt.Sprintf("it is not as this release of Karve knows EC2NodeClasses: %v", err)}
@@ -45,7 +45,7 @@ func (c *Catalog) resolve(ctx context.Context, object *unstructured.Unstructured
 	// The provider does not validate the quantities in the kubelet's configuration, and panics if they are invalid.
 	defer func() {
 		if r := recover(); r != nil {
-			list, reserved, p = nil, nil, &failure{"NodeClassInvalid", fmt.Sprintf("its spec cannot be worked with: %v; see that the quantities in spec.kubelet and the block devices are ones", r)}
+			list, reserved, f = nil, nil, &failure{"NodeClassInvalid", fmt.Sprintf("its spec cannot be worked with: %v; see that the quantities in spec.kubelet and the block devices are ones", r)}
 		}
 	}()
 	// Only reading the placement group of a node class that names one may call AWS here.
@@ -80,9 +80,9 @@ func (c *Catalog) resolve(ctx context.Context, object *unstructured.Unstructured
 	).InjectOfferings(ctx, resolved, c.known.infos, class, c.known.allZones)
 
 	if list = c.launchable(resolved, class); !slices.ContainsFunc(list, func(t catalog.InstanceType) bool { return len(t.Offerings) > 0 }) {
-		p = c.nothingOffered(class)
+		f = c.nothingOffered(class)
 	}
-	return list, c.reservationsOf(class), p
+	return list, c.reservationsOf(class), f
 }
 
 // launchable returns instance types without the offerings of those for which a node class has no image. A NodeClaim for such a type is never launched, and

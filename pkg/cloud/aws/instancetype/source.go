@@ -99,10 +99,10 @@ func (c *Catalog) keep(ctx context.Context, clients *api.Clients, s *source) {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			p := c.diagnose(ctx, clients, err)
-			c.failed(ctx, s, p)
+			f := c.diagnose(ctx, clients, err)
+			c.failed(ctx, s, f)
 			wait = lifecycle.Backoff(firstBackoff, maxBackoff, failures+1)
-			if c.blocks(s, p) {
+			if c.blocks(s, f) {
 				wait = min(wait, maxOutage)
 			}
 			failures++
@@ -117,10 +117,10 @@ func (c *Catalog) keep(ctx context.Context, clients *api.Clients, s *source) {
 }
 
 // blocks reports whether nothing can be launched because of an outage during which the source could not be read.
-func (c *Catalog) blocks(s *source, p *failure) bool {
+func (c *Catalog) blocks(s *source, f *failure) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return s.instead == "" && s.refreshed.IsZero() && (p.reason == reasonUnreachable || p.reason == reasonGarbled)
+	return s.instead == "" && s.refreshed.IsZero() && (f.reason == reasonUnreachable || f.reason == reasonGarbled)
 }
 
 // sleep waits for the given time plus up to 10 %, so that controllers do not call AWS at the same time. It returns false if the context ends first.
@@ -157,14 +157,14 @@ func (c *Catalog) refreshed(ctx context.Context, s *source, learn func(*known)) 
 	c.mark(s)
 }
 
-func (c *Catalog) failed(ctx context.Context, s *source, p *failure) {
+func (c *Catalog) failed(ctx context.Context, s *source, f *failure) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s.failure == nil || s.failure.reason != p.reason {
-		log.FromContext(ctx).Info("Not read from AWS", "source", s.name, "reason", p.reason, "message", p.message)
+	if s.failure == nil || s.failure.reason != f.reason {
+		log.FromContext(ctx).Info("Not read from AWS", "source", s.name, "reason", f.reason, "message", f.message)
 	}
-	s.failure = p
-	c.config.Metrics.CatalogRefreshes.WithLabelValues(s.name, p.reason).Inc()
+	s.failure = f
+	c.config.Metrics.CatalogRefreshes.WithLabelValues(s.name, f.reason).Inc()
 	c.mark(s)
 }
 
@@ -196,8 +196,8 @@ func (c *Catalog) missing() *failure {
 func (c *Catalog) stale() *failure {
 	for _, s := range c.sources {
 		if s.refreshed.IsZero() {
-			p := s.never()
-			return &failure{p.reason, p.message + "; meanwhile " + s.instead}
+			f := s.never()
+			return &failure{f.reason, f.message + "; meanwhile " + s.instead}
 		}
 		if s.failure != nil && c.config.Clock.Since(s.refreshed) > s.every*3/2 {
 			return &failure{s.failure.reason, fmt.Sprintf("the %s are those of %s, and were not read since: %s", s.words, s.refreshed.UTC().Format(time.RFC3339), s.failure.message)}
