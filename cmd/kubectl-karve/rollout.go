@@ -200,49 +200,49 @@ func rolloutTable(all []rollout.Summary, now time.Time, wide bool) table.Table {
 		t.Columns = append(t.Columns, table.Column{Title: "WAITS FOR"})
 	}
 	for i := range all {
-		o := &all[i]
+		s := &all[i]
 		since, updated, promotion, problem := unknown, unknown, string(v1alpha1.PromotionAutomatic), "no"
-		if o.Since != nil {
-			since = words.Age(now.Sub(*o.Since))
+		if s.Since != nil {
+			since = words.Age(now.Sub(*s.Since))
 		}
-		if o.Step != "" {
-			updated = fmt.Sprintf("%d of %d", o.Updated, o.Nodes)
+		if s.Step != "" {
+			updated = fmt.Sprintf("%d of %d", s.Updated, s.Nodes)
 		}
-		if o.Paused {
+		if s.Paused {
 			promotion = string(v1alpha1.PromotionPaused)
 		}
-		if o.Fault != "" {
+		if s.Problem != "" {
 			problem = "yes"
 		}
 		row := []string{
-			o.Name, o.NodeClass, cmp.Or(o.Current, unknown), cmp.Or(o.Candidate, unknown), cmp.Or(string(o.Step), unknown), since, updated, promotion, problem,
+			s.Name, s.NodeClass, cmp.Or(s.Current, unknown), cmp.Or(s.Candidate, unknown), cmp.Or(string(s.Step), unknown), since, updated, promotion, problem,
 		}
 		if wide {
-			row = append(row, cmp.Or(o.WaitsFor, unknown))
+			row = append(row, cmp.Or(s.WaitsFor, unknown))
 		}
 		t.Add(row...)
 	}
 	return t
 }
 
-func rolloutText(o *rollout.Summary, now time.Time) string {
-	t := rolloutTable([]rollout.Summary{*o}, now, false)
+func rolloutText(s *rollout.Summary, now time.Time) string {
+	t := rolloutTable([]rollout.Summary{*s}, now, false)
 	text := t.String()
-	if len(o.Stages) > 0 {
+	if len(s.Stages) > 0 {
 		steps := table.Table{Columns: []table.Column{{Title: "STEP"}, {Title: "STATE"}, {}}}
-		for _, stage := range o.Stages {
+		for _, stage := range s.Stages {
 			steps.Add(string(stage.Step), stage.State, stage.Words)
 		}
 		text += "\n" + steps.String()
 	}
 	more := table.Table{Columns: []table.Column{{}, {}}}
-	if o.WaitsFor != "" {
-		more.Add("Now", o.WaitsFor)
+	if s.WaitsFor != "" {
+		more.Add("Now", s.WaitsFor)
 	}
-	if o.Fault != "" {
-		more.Add("Problem", o.Fault)
+	if s.Problem != "" {
+		more.Add("Problem", s.Problem)
 	}
-	for _, d := range o.Distrusted {
+	for _, d := range s.Distrusted {
 		more.Add("Distrusted", fmt.Sprintf("%s since %s: %s", d.Release, d.Since.UTC().Format(time.RFC3339), d.Message))
 	}
 	if len(more.Rows) > 0 {

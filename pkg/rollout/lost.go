@@ -50,10 +50,10 @@ func (d *decision) recover() bool {
 	return false
 }
 
-// withLost returns a fault that begins with why the pinned image is lost. If p is nil, it contains nothing else.
-func (d *decision) withLost(p *Fault) *Fault {
-	if d.lost == nil || p == nil || p == d.lost || p.Message == d.lost.Message {
+// withLost returns a fault that begins with why the pinned image is lost. If f is nil, it contains nothing else.
+func (d *decision) withLost(f *Fault) *Fault {
+	if d.lost == nil || f == nil || f == d.lost || f.Message == d.lost.Message {
 		return d.lost
 	}
-	return &Fault{d.lost.Reason, d.lost.Message + ". " + p.Message}
+	return &Fault{d.lost.Reason, d.lost.Message + ". " + f.Message}
 }

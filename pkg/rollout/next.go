@@ -21,6 +21,8 @@ const (
 	maxGood       = 5
 	maxDistrusted = 20
 	maxFailed     = 10
+	// maxNamed is how many nodes a message names.
+	maxNamed = 5
 	// maxMessage is the longest message that the status allows.
 	maxMessage = 1000
 	// tolerated is how many nodes may fail with a promoted image, if others work, before it is rolled back.
@@ -224,7 +226,7 @@ func (d *decision) roll() bool {
 // rollBackFailing returns to the last good image if nodes with a promoted one fail.
 func (d *decision) rollBackFailing() {
 	current := d.status.Current
-	failing := Fault{"NodesFailing", fmt.Sprintf("nodes with %s never exposed their replicas: %s", current.Release, words.Named(d.status.FailedNodes, 5))}
+	failing := Fault{"NodesFailing", fmt.Sprintf("nodes with %s never exposed their replicas: %s", current.Release, words.Named(d.status.FailedNodes, maxNamed))}
 	good := d.lastGood()
 	switch {
 	case containsImage(d.status.Good, current):

@@ -127,7 +127,7 @@ func TestSummaryTellsTheStagesOfARollout(t *testing.T) {
 	w.step(false)
 	check("v1", "", "Rolling now", "going back to v1")
 	o := Summarize(w.rollout)
-	if len(o.Distrusted) != 1 || o.Distrusted[0].Release != "v2" || !strings.Contains(o.Fault, "v2") {
+	if len(o.Distrusted) != 1 || o.Distrusted[0].Release != "v2" || !strings.Contains(o.Problem, "v2") {
 		t.Errorf("%+v", o)
 	}
 }

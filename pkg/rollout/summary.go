@@ -27,9 +27,9 @@ type Summary struct {
 	// Nodes is the number of nodes. Updated is the number of those with the current image.
 	Nodes   int64 `json:"nodes"`
 	Updated int64 `json:"updated"`
-	// WaitsFor is the current activity or what it waits for. Fault is what a person has to fix. They are "" if there is nothing.
+	// WaitsFor is the current activity or what it waits for. Problem is what a person has to fix. They are "" if there is nothing.
 	WaitsFor string `json:"waitsFor,omitempty"`
-	Fault    string `json:"problem,omitempty"`
+	Problem  string `json:"problem,omitempty"`
 	// Stages are the steps of the candidate, or of the current image while its nodes are replaced. There are none if nothing is being rolled out.
 	Stages []Stage `json:"stages,omitempty"`
 	// Distrusted are the images that failed, with what was observed.
@@ -54,27 +54,27 @@ type Distrusted struct {
 
 // Summarize describes a rollout. If the status is older than the spec, WaitsFor says so.
 func Summarize(r *v1alpha1.GPUImageRollout) Summary {
-	s := &r.Status
-	o := Summary{
-		Name: r.Name, NodeClass: r.Spec.NodeClassRef.Name, Wanted: r.Spec.Image, Paused: isPaused(r), Step: s.Step,
-		Nodes: s.Nodes, Updated: s.NodesUpdated, WaitsFor: waitsFor(r), Fault: messageIf(r, v1alpha1.ConditionDegraded, metav1.ConditionTrue), Stages: stages(r),
+	status := &r.Status
+	s := Summary{
+		Name: r.Name, NodeClass: r.Spec.NodeClassRef.Name, Wanted: r.Spec.Image, Paused: isPaused(r), Step: status.Step,
+		Nodes: status.Nodes, Updated: status.NodesUpdated, WaitsFor: waitsFor(r), Problem: messageIf(r, v1alpha1.ConditionDegraded, metav1.ConditionTrue), Stages: stages(r),
 	}
-	if o.Fault == "" {
-		o.Fault = messageIf(r, v1alpha1.ConditionAccepted, metav1.ConditionFalse)
+	if s.Problem == "" {
+		s.Problem = messageIf(r, v1alpha1.ConditionAccepted, metav1.ConditionFalse)
 	}
-	if s.StepSince != nil {
-		o.Since = &s.StepSince.Time
+	if status.StepSince != nil {
+		s.Since = &status.StepSince.Time
 	}
-	if s.Current != nil {
-		o.Current = s.Current.Release
+	if status.Current != nil {
+		s.Current = status.Current.Release
 	}
-	if s.Candidate != nil {
-		o.Candidate = s.Candidate.Image.Release
+	if status.Candidate != nil {
+		s.Candidate = status.Candidate.Image.Release
 	}
-	for i := range s.Distrusted {
-		o.Distrusted = append(o.Distrusted, Distrusted{s.Distrusted[i].Image.Release, s.Distrusted[i].Since.Time, s.Distrusted[i].Message})
+	for i := range status.Distrusted {
+		s.Distrusted = append(s.Distrusted, Distrusted{status.Distrusted[i].Image.Release, status.Distrusted[i].Since.Time, status.Distrusted[i].Message})
 	}
-	return o
+	return s
 }
 
 func waitsFor(r *v1alpha1.GPUImageRollout) string {
