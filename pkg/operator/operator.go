@@ -170,7 +170,7 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 	if err := m.Add(&newKinds{kinds: missing, serves: func(kind schema.GroupVersionKind) (bool, error) { return serves(m, kind) }, clock: clk}); err != nil {
 		return fmt.Errorf("adding the look for kinds: %w", err)
 	}
-	machines, called, err := newCatalog(ctx, m, types, all, o)
+	machines, called, err := newCatalog(ctx, m, types, all, clk, o)
 	if err != nil {
 		return err
 	}
@@ -221,20 +221,20 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 	if err := m.Add(&pool.Comparison{Gatherer: gatherer, Planner: plans, Metrics: all, Clock: clk}); err != nil {
 		return fmt.Errorf("adding the comparison with Karpenter's packing: %w", err)
 	}
-	if err := publishCatalog(m, gatherer, called, o); err != nil {
+	if err := publishCatalog(m, gatherer, called, clk, o); err != nil {
 		return err
 	}
 	return addChecks(m, clk)
 }
 
 // publishCatalog adds the publisher of the catalog and the settings, if the controller runs in a cluster.
-func publishCatalog(m ctrl.Manager, g *gather.Gatherer, called live.Clouds, o Options) error {
+func publishCatalog(m ctrl.Manager, g *gather.Gatherer, called live.Clouds, clk clock.WithTicker, o Options) error {
 	namespace := o.namespace()
 	if namespace == "" {
 		return nil
 	}
 	publisher := publish.New(publish.Config{
-		Client: m.GetClient(), Live: m.GetAPIReader(), Cluster: g.Cluster, Clock: clock.RealClock{}, Namespace: namespace, Version: version.This().Version, Settings: o.settings(), Quotas: called.Quotas,
+		Client: m.GetClient(), Live: m.GetAPIReader(), Cluster: g.Cluster, Clock: clk, Namespace: namespace, Version: version.This().Version, Settings: o.settings(), Quotas: called.Quotas,
 	})
 	if err := m.Add(publisher); err != nil {
 		return fmt.Errorf("adding the publisher of the catalog: %w", err)
@@ -254,8 +254,8 @@ func addChecks(m ctrl.Manager, clk clock.Clock) error {
 }
 
 // newCatalog returns a catalog that takes the machines of node classes from their clouds, and those of all other node classes from the file. It also returns the clouds.
-func newCatalog(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType, all *metrics.Metrics, o Options) (cloud.Catalog, live.Clouds, error) {
-	theirs := &karpenterOptions{reader: m.GetAPIReader(), stated: o.ofKarpenter, clock: clock.RealClock{}}
+func newCatalog(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType, all *metrics.Metrics, clk clock.WithTicker, o Options) (cloud.Catalog, live.Clouds, error) {
+	theirs := &karpenterOptions{reader: m.GetAPIReader(), stated: o.ofKarpenter, clock: clk}
 	var err error
 	if theirs.start, err = theirs.read(ctx); err != nil {
 		return nil, live.Clouds{}, err
@@ -263,7 +263,7 @@ func newCatalog(ctx context.Context, m ctrl.Manager, types []catalog.InstanceTyp
 	if err := m.Add(theirs); err != nil {
 		return nil, live.Clouds{}, fmt.Errorf("adding the check of Karpenter's options: %w", err)
 	}
-	called, machines := live.New(theirs.start, all, clock.RealClock{}), cloud.ByKind{Kinds: map[schema.GroupKind]cloud.Catalog{}}
+	called, machines := live.New(theirs.start, all, clk), cloud.ByKind{Kinds: map[schema.GroupKind]cloud.Catalog{}}
 	for kind, c := range called.Catalogs {
 		if err := m.Add(c); err != nil {
 			return nil, live.Clouds{}, fmt.Errorf("adding the catalog of %s: %w", kind, err)
