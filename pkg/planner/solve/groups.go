@@ -10,6 +10,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/internal/constraints"
 	"karve.sh/karve/pkg/planner/internal/effort"
+	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
 // A plan that only shows what fits gets 1/trial of the effort.
@@ -116,15 +117,7 @@ func newQueue(s planner.Snapshot, groups []planner.Group, earlier planner.Plan, 
 }
 
 func (g *queued) refuse(why string, args ...any) {
-	g.why = planner.Refusal{Reason: planner.ReasonGroup, Message: fmt.Sprintf("%s needs a place for %s at once, and ", g.Name, numberOfPods(g.Min)) + fmt.Sprintf(why, args...)}
-}
-
-// numberOfPods returns a number of pods in words.
-func numberOfPods(n int64) string {
-	if n == 1 {
-		return "1 pod"
-	}
-	return fmt.Sprintf("%d pods", n)
+	g.why = planner.Refusal{Reason: planner.ReasonGroup, Message: fmt.Sprintf("%s needs a place for %s at once, and ", g.Name, pack.Count(int(g.Min), "pod")) + fmt.Sprintf(why, args...)}
 }
 
 // oneByOne places the groups, and between them the other pods by priority.

@@ -26,12 +26,12 @@ func (p *Problem) Refusal(sh *Shape, class planner.Class, left Limits) planner.R
 	slices.SortFunc(holding, func(i, j int) int { return CompareOfferings(s, i, j) })
 	switch {
 	case len(admitting) == 0 && len(class.Nodes) > 0 && class.NoOffering != nil:
-		return planner.Refusal{Reason: class.NoOffering.Reason, Message: fmt.Sprintf("has no room on the %s that would take it, and %s", count(len(class.Nodes), "node"), class.NoOffering.Message)}
+		return planner.Refusal{Reason: class.NoOffering.Reason, Message: fmt.Sprintf("has no room on the %s that would take it, and %s", Count(len(class.Nodes), "node"), class.NoOffering.Message)}
 	case len(admitting) == 0 && class.NoOffering != nil:
 		return *class.NoOffering
 	case len(admitting) == 0 && len(class.Nodes) > 0:
 		return planner.Refusal{Reason: planner.ReasonNoPool, Message: fmt.Sprintf("has no room on the %s that would take it, and no NodePool of Karve's admits it: "+
-			"match its nodeSelector, affinity, tolerations and GPU resource name to a NodePool", count(len(class.Nodes), "node"))}
+			"match its nodeSelector, affinity, tolerations and GPU resource name to a NodePool", Count(len(class.Nodes), "node"))}
 	case len(admitting) == 0:
 		return planner.Refusal{Reason: planner.ReasonNoPool, Message: "matches no NodePool of Karve's: " +
 			"match its nodeSelector, affinity, tolerations and GPU resource name to a NodePool"}
@@ -143,15 +143,15 @@ func compareUsage(a, b planner.Physical) int {
 func limitAmount(d int, x int64) string {
 	switch d {
 	case 0:
-		return count(int(x), "GPU")
+		return Count(int(x), "GPU")
 	case 1:
 		return cpus(x)
 	case 2:
 		return byteCount(x) + " of memory"
 	case 3:
-		return count(int(x), "replica")
+		return Count(int(x), "replica")
 	}
-	return count(int(x), "node")
+	return Count(int(x), "node")
 }
 
 // tooLarge names the resource of which the pod requests more than any machine that admits it has, and the machine that has most of it.
@@ -258,7 +258,7 @@ func nameOf(s planner.Snapshot, o planner.Offering) string {
 func describe(d int, x int64) string {
 	switch d {
 	case amount.Replicas:
-		return count(int(x), "replica")
+		return Count(int(x), "replica")
 	case amount.CPU:
 		return cpus(x)
 	case amount.Memory:
@@ -268,10 +268,11 @@ func describe(d int, x int64) string {
 	case amount.GPUMemory:
 		return byteCount(x) + " of device memory"
 	}
-	return count(int(x), "pod slot")
+	return Count(int(x), "pod slot")
 }
 
-func count(n int, what string) string {
+// Count returns a number of things in words: "1 pod", "2 pods".
+func Count(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
 	}
