@@ -17,21 +17,25 @@ const (
 	maxPlans = 96
 )
 
-// Contain returns a plan that passes [check.Plan] for as many classes as possible. It also returns the classes that are left out, and the snapshot of the
-// plan, in which these are blocked. build makes a plan, and more reports whether there is time for another one. If first is not nil, it is an existing plan
-// that is checked before any other. within calls a function that makes and checks a plan, and reports whether it ended in time: a function that did not may
-// still run, and classes with which it does not end are left out too. If within is nil, each ends.
+// Contain returns a plan that passes [check.Plan] for as many classes as possible, the classes that are left out, and the snapshot of the plan, in which these
+// are blocked. It returns an error if there is no correct plan for any class.
 //
-// Invalid classes are left out first: nothing else makes an invalid snapshot valid, and the methods of [Solver] take only valid ones. If a plan violates a rule, all classes that the violations concern are left out, until a plan is correct. They are then
-// added back by bisection as long as plans stay correct. If there is no time for that, some of them wait for the next plan. Contain returns an error if there
-// is no correct plan for any class.
+//   - first is an existing plan that is checked before any other, or nil.
+//   - build makes a plan.
+//   - more reports whether there is time for another plan.
+//   - endsInTime calls a function that makes and checks a plan, and reports whether it ended in time. If not, it may still run. Classes with which no plan ends are
+//     left out too. If endsInTime is nil, each plan ends.
+//
+// Invalid classes are left out first: nothing else makes an invalid snapshot valid, and the methods of [Solver] take only valid ones. If a plan violates a rule,
+// all classes that the violations concern are left out, until a plan is correct. They are then added back by bisection as long as plans stay correct. If there is no
+// time for that, some of them wait for the next plan.
 func Contain(
-	s planner.Snapshot, first *planner.Plan, build func(planner.Snapshot) planner.Plan, more func() bool, within func(plan func()) bool,
+	s planner.Snapshot, first *planner.Plan, build func(planner.Snapshot) planner.Plan, more func() bool, endsInTime func(plan func()) bool,
 ) (planner.Snapshot, planner.Plan, []Aside, error) {
-	if within == nil {
-		within = func(plan func()) bool { plan(); return true }
+	if endsInTime == nil {
+		endsInTime = func(plan func()) bool { plan(); return true }
 	}
-	c := container{first: first, build: build, more: more, within: within}
+	c := container{first: first, build: build, more: more, endsInTime: endsInTime}
 	given, out, err := mended(s)
 	if err != nil {
 		return s, planner.Plan{}, nil, fmt.Errorf("the snapshot is not valid: %w", err)
@@ -60,12 +64,12 @@ func Contain(
 
 // container is a search for the classes for which a correct plan can be made.
 type container struct {
-	given  planner.Snapshot
-	first  *planner.Plan
-	build  func(planner.Snapshot) planner.Plan
-	more   func() bool
-	within func(plan func()) bool
-	plans  int
+	given      planner.Snapshot
+	first      *planner.Plan
+	build      func(planner.Snapshot) planner.Plan
+	more       func() bool
+	endsInTime func(plan func()) bool
+	plans      int
 	// plan is the last correct plan, and out are the classes that it leaves out.
 	plan planner.Plan
 	out  map[int]Aside
@@ -94,7 +98,7 @@ func (c *container) try(out map[int]Aside) []*planner.Violation {
 	}
 	var plan planner.Plan
 	var violations []*planner.Violation
-	if !c.within(func() { plan, violations = tried(s, build) }) {
+	if !c.endsInTime(func() { plan, violations = tried(s, build) }) {
 		return []*planner.Violation{endless}
 	}
 	if len(violations) == 0 {
