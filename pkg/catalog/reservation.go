@@ -45,8 +45,8 @@ func (r *Reservation) Until() time.Time {
 	return r.End
 }
 
-// freeDivisor divides the price of what costs nothing more, so that a plan prefers the machine that would cost less otherwise. Karpenter divides the prices of reservations by
-// ten million. Of whole micro-dollars, that would leave one for all machines up to 20 dollars per hour.
+// freeDivisor divides the list price of a machine that costs nothing more, so that a plan prefers the machine whose list price is lower. Karpenter divides by ten
+// million. In whole micro-dollars, that would make all machines up to 20 dollars per hour cost 1.
 const freeDivisor = 100_000
 
 // Free returns the price of a machine that costs nothing more, given its list price, in micro-dollars per hour. It is at least 1.

@@ -24,10 +24,14 @@ const (
 	ReasonProbing         = "Probing"
 )
 
-// Next returns the condition ReplicasHealthy of a pool. It becomes False, and the pool launches nothing, when a machine breaks. After timeout, which is
-// how long a machine may take to start, it becomes Unknown, and the pool may launch one machine to test. It becomes True when that machine starts, and False when it breaks. Machines that broke before the
-// last change do not count, however long they are kept. The condition also becomes True if it has been Unknown for [lifecycle.ProbeRetries] times timeout and no
-// machine is starting.
+// Next returns the condition ReplicasHealthy of a pool. timeout is how long a machine may take to start.
+//
+//   - It becomes False when a machine breaks. The pool then launches nothing.
+//   - It becomes Unknown after timeout. The pool may then launch one machine to test.
+//   - It becomes True when that machine starts, and False when it breaks. It also becomes True if it has been Unknown for [lifecycle.ProbeRetries] times timeout and no
+//     machine is starting.
+//
+// Machines that broke before the last change do not count, however long they are kept.
 func Next(before *status.Condition, machines []records.Machine, now time.Time, timeout time.Duration) status.Condition {
 	if before == nil {
 		before = &status.Condition{Type: v1alpha1.ConditionReplicasHealthy, Status: metav1.ConditionTrue, Reason: ReasonReplicasHealthy}

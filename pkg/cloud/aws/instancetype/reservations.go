@@ -90,8 +90,8 @@ func (c *Catalog) reservationsOf(class *ec2v1.EC2NodeClass) []catalog.Reservatio
 	return slices.CompactFunc(all, func(a, b catalog.Reservation) bool { return a.ID == b.ID })
 }
 
-// counted returns reservations with their slots, and a failure if slots are unknown or their numbers are old. If some were never counted, it also returns a channel that
-// is closed after the next attempt.
+// counted returns the reservations with their slots. It returns a failure if these are unknown or were counted long ago. If no attempt was made to count some of them, it
+// also returns a channel that is closed after the next attempt.
 func (c *Catalog) counted(all []catalog.Reservation) (counted []catalog.Reservation, f *failure, counting <-chan struct{}) {
 	r, now := &c.reservations, c.config.Clock.Now()
 	counted = slices.Clone(all)

@@ -146,8 +146,8 @@ func (m *Master) addStocks(left pack.Limits) {
 	}
 }
 
-// addNodeGroups lets the relaxation use a number of nodes of each node group. holds reports whether any of them holds pods of a shape. The relaxation also gets rows for
-// the shapes that only nodes hold.
+// addNodeGroups adds the rows of the node groups, of which free has the number of nodes that the relaxation may use, and those of the shapes that only nodes hold. holds
+// reports whether a node of any group holds pods of a shape.
 func (m *Master) addNodeGroups(demand pack.Load, free []int64, holds func(k int) bool) {
 	for k, n := range demand {
 		if n > 0 && m.at[k] < 0 && holds(k) {

@@ -108,9 +108,10 @@ func (m *Context) linearDuals(values []int64, demand pack.Load) []int64 {
 	return duals
 }
 
-// farleyWithStocks returns the lower bound of [Context.farley] if offers draw from stocks. A bound at p micro-dollars per unit of worth is p·need, less what machines that
-// draw from stocks cost less than p times their worth. As a function of p it is concave, and its slope changes only where an offer costs exactly that. So the
-// search begins at the highest p at which no offer without stocks is cheaper, and ends when the bound falls.
+// farleyWithStocks returns the lower bound of [Context.farley] if offers draw from stocks. Each p gives a bound: p micro-dollars for each unit of the needed worth,
+// less the most that machines that draw from stocks can save, which is by how much p times the worth of their pods exceeds their price. As a function of p, the bound
+// is concave, and its slope changes only where the price of an offer is p times its worth. So the search begins at the highest p at which no offer without stocks
+// saves anything, and ends when the bound falls.
 func (m *Context) farleyWithStocks(c *cover, k charged) (bound int64, duals []int64) {
 	if k.bare {
 		k = charged{prices: m.prices(), duals: make([]int64, len(m.Problem.Snapshot.Stocks))}
