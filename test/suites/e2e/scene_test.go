@@ -485,7 +485,9 @@ func exposed(n *corev1.Node) string {
 }
 
 // tail returns the last lines of a log that contain the name, and the last lines of all.
-func tail(path, name string) string { return about(path, name) + "\n…\n" + last(8, linesOf(path)) + "\n" }
+func tail(path, name string) string {
+	return about(path, name) + "\n…\n" + last(8, linesOf(path)) + "\n"
+}
 
 // about returns the last lines of a log that contain the name.
 func about(path, name string) string {

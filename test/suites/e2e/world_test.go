@@ -48,11 +48,11 @@ type world struct {
 	rules map[string]string
 }
 
-// settings are the options of the shared cluster's controller: the defaults, but with shorter timeouts.
+// settings are the options of the shared cluster's controller: the defaults, but with shorter timeouts. On two busy CPUs, a node that starts as it should
+// has its replicas after 15 seconds.
 //
-// The tests of the shared cluster start together. Nodes of both backends are in the
-// cluster.
-var settings = karve.Options{DRA: true, ReplicasTimeout: 20 * time.Second, Settle: 5 * time.Second, Values: ownPrices}
+// The tests of the shared cluster start together. Nodes of both backends are in it.
+var settings = karve.Options{DRA: true, ReplicasTimeout: 40 * time.Second, Settle: 5 * time.Second, Values: ownPrices}
 
 // shared is the cluster of the tests that can run next to others.
 var shared = struct {
