@@ -451,15 +451,33 @@ func agentPod(node string) corev1.Pod {
 	return pod
 }
 
-func TestTheVerbsReadACluster(t *testing.T) {
+// TestInspectPrintsTheBoundOnThePrice repeats the command, because a busy computer may not find the bound in the time that the search has.
+func TestInspectPrintsTheBoundOnThePrice(t *testing.T) {
 	t.Parallel()
-	kubeconfig := serve(t, overviewtest.Example())
-	noProxy, noPods := serve(t, overviewtest.Example(), "/proxy/"), serve(t, overviewtest.Example(), "/v1/pods", "/v1/nodes")
 	regional := overviewtest.Example()
 	for i := range regional.Nodes {
 		regional.Nodes[i].Labels[corev1.LabelTopologyRegion] = builtin.Region
 	}
-	priced := serve(t, regional)
+	kubeconfig := serve(t, regional)
+	for range 100 {
+		var out, errOut bytes.Buffer
+		if status := run(t.Context(), []string{"inspect", "--kubeconfig", kubeconfig}, streams{strings.NewReader(""), &out, &errOut}); status != 0 {
+			t.Fatalf("status %d: %s", status, &errOut)
+		}
+		if !strings.Contains(out.String(), "$8.120/h") {
+			t.Fatalf("the price is not there:\n%s", &out)
+		}
+		if strings.Contains(out.String(), "  bound $1.") {
+			return
+		}
+	}
+	t.Error("the bound is never there")
+}
+
+func TestTheVerbsReadACluster(t *testing.T) {
+	t.Parallel()
+	kubeconfig := serve(t, overviewtest.Example())
+	noProxy, noPods := serve(t, overviewtest.Example(), "/proxy/"), serve(t, overviewtest.Example(), "/v1/pods", "/v1/nodes")
 	labels := overviewtest.Example()
 	for i := range labels.Pods {
 		if pod := &labels.Pods[i]; pod.Name == "train-0" || pod.Spec.NodeName == "" {
@@ -477,7 +495,6 @@ func TestTheVerbsReadACluster(t *testing.T) {
 		out, errOut []string
 	}{
 		"inspect":               {"inspect", kubeconfig, 0, []string{"busy ", " 4/10 ", "8/15Gi", "10 nodes  24/104 replicas (23 %)"}, []string{"note: no agent reports"}},
-		"inspect with prices":   {"inspect", priced, 0, []string{"$8.120/h", "  bound $1."}, nil},
 		"inspect of a node":     {"inspect busy -d", kubeconfig, 0, []string{"team/infer-0", "0,4", "1 node  4/10 replicas (40 %)"}, nil},
 		"inspect as JSON":       {"inspect quad -o json", kubeconfig, 0, []string{`"healthy": false`, `"replicasHeld": 3`}, nil},
 		"top pods":              {"top pods", kubeconfig, 0, []string{"team/infer-0", " 31 ", "2/4Gi"}, []string{"GPU use is unknown on 1 node: reading the metrics of an agent: ", "no agent runs there"}},
