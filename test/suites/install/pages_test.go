@@ -119,6 +119,7 @@ func TestCommandsAreFound(t *testing.T) {
 		"kubectl karve cost --by pod":                        "kubectl karve cost --by pod --prometheus=p",
 		"kubectl karve replay a.csv":                         "kubectl karve replay a.csv",
 		"helm uninstall karve":                               "helm uninstall karve --dry-run",
+		"helm get values karve":                              "helm get values karve",
 		"helm upgrade a b":                                   "helm upgrade a b --dry-run=server --take-ownership",
 		"make demo UI=1":                                     "make --dry-run demo UI=1",
 		"go -C test test -count=1 -run A|B ./a ./b":          "go -C test list ./a ./b",

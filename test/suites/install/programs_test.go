@@ -159,6 +159,7 @@ func withoutEffect(command []string, prometheus string) ([]string, error) {
 			args = append(args, "--dry-run=server", "--take-ownership")
 		case "uninstall":
 			args = append(args, "--dry-run")
+		case "get":
 		default:
 			return nil, unknown
 		}
