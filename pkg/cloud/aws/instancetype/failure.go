@@ -33,7 +33,7 @@ var (
 )
 
 // diagnose returns why a call failed, with a message that says what to do about it.
-func (c *Catalog) diagnose(ctx context.Context, clients *api.Clients, err error) *failure {
+func diagnose(ctx context.Context, clients *api.Clients, err error) *failure {
 	action := "the call"
 	if operation := (*smithy.OperationError)(nil); errors.As(err, &operation) {
 		action = operation.Service() + " " + operation.Operation()

@@ -149,7 +149,7 @@ func (c *Catalog) keepCounting(ctx context.Context, clients *api.Clients) {
 			if failures++; err == nil {
 				failures = 0
 			} else {
-				wait, f = max(wait, lifecycle.Backoff(firstBackoff, maxBackoff, failures)), c.diagnose(ctx, clients, err)
+				wait, f = max(wait, lifecycle.Backoff(firstBackoff, maxBackoff, failures)), diagnose(ctx, clients, err)
 			}
 			c.recount(ctx, wanted, counts, f)
 		}

@@ -99,7 +99,7 @@ func (c *Catalog) keep(ctx context.Context, clients *api.Clients, s *source) {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			f := c.diagnose(ctx, clients, err)
+			f := diagnose(ctx, clients, err)
 			c.failed(ctx, s, f)
 			wait = lifecycle.Backoff(firstBackoff, maxBackoff, failures+1)
 			if c.blocks(s, f) {
