@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 // Capabilities reads the device files through which the driver gives access to MIG instances, one for each GPU instance and each compute instance.
@@ -112,4 +113,13 @@ func (c Capabilities) major() (int, error) {
 		}
 	}
 	return 0, errors.New("the kernel has no devices nvidia-caps: the driver is not loaded, or is too old for MIG")
+}
+
+// mknod creates a device file that everybody may read, like the driver's own: read access gives access to an instance.
+func mknod(path string, major, minor int) error {
+	number := uint64(minor&0xff) | uint64(major&0xfff)<<8 | uint64(minor&^0xff)<<12
+	if err := syscall.Mknod(path, syscall.S_IFCHR|0o444, int(number)); err != nil {
+		return &os.PathError{Op: "mknod", Path: path, Err: err}
+	}
+	return os.Chmod(path, 0o444) //nolint:gosec // The umask may have taken it away.
 }

@@ -1,7 +1,6 @@
 package mig
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,8 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"time"
-
-	"github.com/go-logr/logr"
 
 	"karve.sh/karve/pkg/node/atomicfile"
 	"karve.sh/karve/pkg/node/limited"
@@ -68,28 +65,4 @@ func (n Note) write() error {
 // Clear removes the note.
 func (n Note) Clear() {
 	_ = os.Remove(n.path()) // Usually there is none.
-}
-
-// reboot reboots the machine unless it has already been rebooted for this. It always returns a *Failure.
-func (m *Machine) reboot(ctx context.Context, s *state, failed error) error {
-	why := fmt.Sprintf("%s turns MIG on when it is reset, and a reset failed (%s)", s.name(), failed)
-	was, err := m.Note.read()
-	switch {
-	case err != nil:
-		return pendingError("%s: reboot the machine; it is not known whether it was: %s", why, err)
-	case was != nil && was.Boot != m.Note.Boot:
-		return pendingError("%s. The machine was rebooted, and MIG is still off: replace it", why)
-	case was != nil:
-		return pendingError("%s. The machine was asked at %s to reboot: reboot it if it does not", why, was.At.UTC().Format(time.RFC3339))
-	case m.Reboot == nil || m.Note.Boot == "":
-		return pendingError("%s: drain the node and reboot it, or replace it", why)
-	}
-	if err := m.Note.write(); err != nil {
-		return pendingError("%s: reboot the machine; it is not done because it cannot be noted: %s", why, err)
-	}
-	logr.FromContextOrDiscard(ctx).Info("Rebooting the machine, once", "reason", why)
-	if err := m.Reboot(ctx); err != nil {
-		return pendingError("%s, and the machine cannot be asked to reboot (%s): reboot it", why, err)
-	}
-	return pendingError("%s. The machine reboots, once", why)
 }
