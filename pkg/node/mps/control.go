@@ -10,41 +10,16 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/go-logr/logr"
 )
 
 // askTimeout is how long a daemon may take to answer.
 const askTimeout = 3 * time.Second
 
-// ask asks a daemon whether it answers, and tells it its limits if it does not have them. A client that runs as root can change the limits; they are set
-// again.
-func (s *Supervisor) ask(ctx context.Context, d *daemon, wanted Limits) {
-	d.asked = time.Now()
-	memory := ""
-	told := d.answers && d.told == wanted
-	if told {
-		memory = d.memory
-	}
-	now, err := s.limits(ctx, wanted)
-	if err == nil && (!told || !now.are(wanted, memory)) {
-		if told && now.percents[0] != float64(wanted.ThreadPercent) || told && now.memory[0] != memory {
-			logr.FromContextOrDiscard(ctx).Info("A client has changed the limits of the daemon; setting them again", "gpu", d.uuid)
-		}
-		if err = s.tell(ctx, wanted); err == nil {
-			now, err = s.limits(ctx, wanted)
-		}
-	}
-	if err != nil {
-		d.answers = false
-		d.misses++
-		d.problem = fmt.Sprintf("its MPS daemon does not answer: %v", err)
-		return
-	}
-	if memory == "" {
-		memory = now.memory[0]
-	}
-	d.answers, d.misses, d.told, d.memory, d.problem = true, 0, wanted, memory, ""
+// control talks to the control daemon of a GPU.
+type control struct {
+	program string
+	// pipes is the directory with the daemon's pipes.
+	pipes string
 }
 
 // answers are what a daemon answers about its limits: first about those of the servers that it will start, and then about those of each running one.
@@ -59,9 +34,9 @@ func (a answers) are(l Limits, memory string) bool {
 		!slices.ContainsFunc(a.memory, func(m string) bool { return m != memory })
 }
 
-// limits asks a daemon for its limits.
-func (s *Supervisor) limits(ctx context.Context, l Limits) (answers, error) {
-	servers, err := s.servers(ctx, l.UUID)
+// limits asks the daemon for its limits.
+func (c control) limits(ctx context.Context, l Limits) (answers, error) {
+	servers, err := c.servers(ctx)
 	if err != nil {
 		return answers{}, err
 	}
@@ -71,7 +46,7 @@ func (s *Supervisor) limits(ctx context.Context, l Limits) (answers, error) {
 	}
 	var all answers
 	for i := range threads {
-		percent, limit, err := s.limit(ctx, l, threads[i], memory[i])
+		percent, limit, err := c.limit(ctx, l, threads[i], memory[i])
 		if err != nil && i == 0 {
 			return answers{}, err
 		}
@@ -82,9 +57,9 @@ func (s *Supervisor) limits(ctx context.Context, l Limits) (answers, error) {
 	return all, nil
 }
 
-// limit asks a daemon two questions about limits.
-func (s *Supervisor) limit(ctx context.Context, l Limits, threads, memory string) (percent float64, limit string, err error) {
-	text, err := s.talk(ctx, l.UUID, threads)
+// limit asks the daemon two questions about limits.
+func (c control) limit(ctx context.Context, l Limits, threads, memory string) (percent float64, limit string, err error) {
+	text, err := c.talk(ctx, threads)
 	if err != nil {
 		return 0, "", err
 	}
@@ -92,14 +67,14 @@ func (s *Supervisor) limit(ctx context.Context, l Limits, threads, memory string
 		return 0, "", fmt.Errorf("it says %.80q instead of a percentage", text)
 	}
 	if l.MemoryMiB > 0 {
-		limit, err = s.talk(ctx, l.UUID, memory)
+		limit, err = c.talk(ctx, memory)
 	}
 	return percent, limit, err
 }
 
-// servers returns the process IDs of a daemon's servers.
-func (s *Supervisor) servers(ctx context.Context, uuid string) ([]string, error) {
-	answer, err := s.talk(ctx, uuid, "get_server_list")
+// servers returns the process IDs of the daemon's servers.
+func (c control) servers(ctx context.Context) ([]string, error) {
+	answer, err := c.talk(ctx, "get_server_list")
 	if err != nil {
 		return nil, err
 	}
@@ -109,15 +84,15 @@ func (s *Supervisor) servers(ctx context.Context, uuid string) ([]string, error)
 	}), nil
 }
 
-// tell tells a daemon its limits, for the servers that it will start and for the running ones. Running processes keep the limits with which they
+// tell tells the daemon its limits, for the servers that it will start and for the running ones. Running processes keep the limits with which they
 // started.
-func (s *Supervisor) tell(ctx context.Context, l Limits) error {
+func (c control) tell(ctx context.Context, l Limits) error {
 	memory := ""
 	if l.MemoryMiB > 0 {
 		memory = fmt.Sprintf("0 %dM", l.MemoryMiB)
 	}
 	percent := strconv.FormatInt(l.ThreadPercent, 10)
-	servers, err := s.servers(ctx, l.UUID)
+	servers, err := c.servers(ctx)
 	if err != nil {
 		return err
 	}
@@ -132,19 +107,19 @@ func (s *Supervisor) tell(ctx context.Context, l Limits) error {
 		}
 	}
 	for _, command := range commands {
-		if _, err := s.talk(ctx, l.UUID, command); err != nil {
+		if _, err := c.talk(ctx, command); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// talk sends a command to the daemon of a GPU and returns its reply.
-func (s *Supervisor) talk(ctx context.Context, uuid, command string) (string, error) {
+// talk sends a command to the daemon and returns its reply.
+func (c control) talk(ctx context.Context, command string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	client := exec.CommandContext(ctx, s.Program) //nolint:gosec // An option.
-	client.Env = append(os.Environ(), s.environment(uuid)...)
+	client := exec.CommandContext(ctx, c.program) //nolint:gosec // An option.
+	client.Env = append(os.Environ(), c.environment()...)
 	client.Stdin = strings.NewReader(command + "\n")
 	client.WaitDelay = time.Second
 	var out bytes.Buffer
@@ -157,6 +132,6 @@ func (s *Supervisor) talk(ctx context.Context, uuid, command string) (string, er
 	return said, nil
 }
 
-func (s *Supervisor) environment(uuid string) []string {
-	return []string{"CUDA_MPS_PIPE_DIRECTORY=" + PipeDir(s.Dir, uuid)}
+func (c control) environment() []string {
+	return []string{"CUDA_MPS_PIPE_DIRECTORY=" + c.pipes}
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"karve.sh/karve/pkg/node/gpu"
 )
@@ -15,9 +16,25 @@ import (
 // modeFile records the compute mode that a GPU had before the supervisor changed it, so that the next supervisor can restore it.
 const modeFile = "compute-mode"
 
+// Library changes the compute mode of GPUs.
+type Library interface {
+	Init() (gpu.Driver, error)
+	Shutdown() error
+	Devices() ([]gpu.Device, error)
+	SetComputeMode(uuid string, mode gpu.ComputeMode) error
+}
+
+// modes changes the compute modes of GPUs, and restores them.
+type modes struct {
+	// dir is the directory of the supervisor.
+	dir     string
+	library Library
+	opening sync.Mutex // Only one daemon opens NVML at a time.
+}
+
 // exclusive sets the compute mode EXCLUSIVE_PROCESS.
-func (s *Supervisor) exclusive(uuid string) error {
-	return s.withGPUs(func(devices []gpu.Device) error {
+func (m *modes) exclusive(uuid string) error {
+	return m.withGPUs(func(devices []gpu.Device) error {
 		i := slices.IndexFunc(devices, func(d gpu.Device) bool { return d.UUID == uuid })
 		if i < 0 {
 			return fmt.Errorf("the driver lists no GPU %s", uuid)
@@ -25,11 +42,11 @@ func (s *Supervisor) exclusive(uuid string) error {
 		if devices[i].ComputeMode == gpu.ComputeExclusiveProcess {
 			return nil
 		}
-		record := filepath.Join(s.Dir, uuid, modeFile)
+		record := filepath.Join(m.dir, uuid, modeFile)
 		if err := os.WriteFile(record, []byte(strconv.Itoa(int(devices[i].ComputeMode))+"\n"), 0o600); err != nil {
 			return fmt.Errorf("recording the compute mode: %w", err)
 		}
-		if err := s.Library.SetComputeMode(uuid, gpu.ComputeExclusiveProcess); err != nil {
+		if err := m.library.SetComputeMode(uuid, gpu.ComputeExclusiveProcess); err != nil {
 			return fmt.Errorf("setting the compute mode EXCLUSIVE_PROCESS: %w", err)
 		}
 		return nil
@@ -37,25 +54,25 @@ func (s *Supervisor) exclusive(uuid string) error {
 }
 
 // restoreOthers restores the compute modes of GPUs that need no daemon, including modes that an earlier supervisor changed.
-func (s *Supervisor) restoreOthers() error {
-	records, err := filepath.Glob(filepath.Join(s.Dir, "*", modeFile))
+func (m *modes) restoreOthers(wanted Wanted) error {
+	records, err := filepath.Glob(filepath.Join(m.dir, "*", modeFile))
 	if err != nil {
 		return fmt.Errorf("looking for recorded compute modes: %w", err)
 	}
-	records = slices.DeleteFunc(records, func(record string) bool { return s.wanted.Has(filepath.Base(filepath.Dir(record))) })
+	records = slices.DeleteFunc(records, func(record string) bool { return wanted.Has(filepath.Base(filepath.Dir(record))) })
 	if len(records) == 0 {
 		return nil
 	}
-	return s.withGPUs(func(devices []gpu.Device) error {
+	return m.withGPUs(func(devices []gpu.Device) error {
 		var errs []error
 		for _, record := range records {
-			errs = append(errs, s.restore(record, devices))
+			errs = append(errs, m.restore(record, devices))
 		}
 		return errors.Join(errs...)
 	})
 }
 
-func (s *Supervisor) restore(record string, devices []gpu.Device) error {
+func (m *modes) restore(record string, devices []gpu.Device) error {
 	uuid := filepath.Base(filepath.Dir(record))
 	text, err := os.ReadFile(record)
 	if err != nil {
@@ -67,7 +84,7 @@ func (s *Supervisor) restore(record string, devices []gpu.Device) error {
 	}
 	i := slices.IndexFunc(devices, func(d gpu.Device) bool { return d.UUID == uuid })
 	if i >= 0 && devices[i].ComputeMode == gpu.ComputeExclusiveProcess {
-		if err := s.Library.SetComputeMode(uuid, gpu.ComputeMode(mode)); err != nil {
+		if err := m.library.SetComputeMode(uuid, gpu.ComputeMode(mode)); err != nil {
 			return fmt.Errorf("restoring the compute mode of %s: %w", uuid, err)
 		}
 	}
@@ -78,14 +95,14 @@ func (s *Supervisor) restore(record string, devices []gpu.Device) error {
 }
 
 // withGPUs opens the driver for a call of do. It is closed otherwise, because an open driver cannot be unloaded.
-func (s *Supervisor) withGPUs(do func([]gpu.Device) error) (err error) {
-	s.opening.Lock()
-	defer s.opening.Unlock()
-	if _, err := s.Library.Init(); err != nil {
+func (m *modes) withGPUs(do func([]gpu.Device) error) (err error) {
+	m.opening.Lock()
+	defer m.opening.Unlock()
+	if _, err := m.library.Init(); err != nil {
 		return fmt.Errorf("opening the driver: %w", err)
 	}
-	defer func() { err = errors.Join(err, s.Library.Shutdown()) }()
-	devices, err := s.Library.Devices()
+	defer func() { err = errors.Join(err, m.library.Shutdown()) }()
+	devices, err := m.library.Devices()
 	if err != nil {
 		return fmt.Errorf("listing the GPUs: %w", err)
 	}

@@ -33,9 +33,16 @@ func ClientShm(dir, uuid string) string {
 	return OldShmDir(dir)
 }
 
-// mountShm mounts a tmpfs of ShmMiB for a GPU's daemon and its clients. One that is mounted stays, because clients use it, and gets the size.
-func (s *Supervisor) mountShm(uuid string) error {
-	dir := ShmDir(s.Dir, uuid)
+// makeOldShm makes the directory for shared memory without a size, which clients of any user write to.
+func makeOldShm(dir string) error {
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.Chmod(dir, 0o777|os.ModeSticky)); err != nil { //nolint:gosec // See above.
+		return fmt.Errorf("making the directory of MPS: %w", err)
+	}
+	return nil
+}
+
+// mountShm mounts a tmpfs of the given size for a GPU's daemon and its clients. One that is mounted stays, because clients use it, and gets the size.
+func mountShm(dir string, mib int64) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // Clients of all users go through it.
 		return fmt.Errorf("making the directory for shared memory: %w", err)
 	}
@@ -48,15 +55,14 @@ func (s *Supervisor) mountShm(uuid string) error {
 		flags |= unix.MS_REMOUNT
 	}
 	// Clients of any user write into the shared memory.
-	if err := unix.Mount("shm", dir, "tmpfs", flags, fmt.Sprintf("mode=1777,size=%dm", s.ShmMiB)); err != nil && !mounted { // It cannot be made smaller than what is in it.
-		return fmt.Errorf("mounting %d MiB of shared memory at %s: %w", s.ShmMiB, dir, err)
+	if err := unix.Mount("shm", dir, "tmpfs", flags, fmt.Sprintf("mode=1777,size=%dm", mib)); err != nil && !mounted { // It cannot be made smaller than what is in it.
+		return fmt.Errorf("mounting %d MiB of shared memory at %s: %w", mib, dir, err)
 	}
 	return nil
 }
 
 // unmountShm unmounts the shared memory of a GPU that needs no daemon. Its memory is free when the last client is gone.
-func (s *Supervisor) unmountShm(uuid string) error {
-	dir := ShmDir(s.Dir, uuid)
+func unmountShm(dir string) error {
 	mounted, err := isMount(dir)
 	if err != nil || !mounted {
 		return err

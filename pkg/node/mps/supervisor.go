@@ -15,20 +15,10 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-
-	"karve.sh/karve/pkg/node/gpu"
 )
 
 // Program is the driver's control daemon and its client.
 const Program = "nvidia-cuda-mps-control"
-
-// Library changes the compute mode of GPUs.
-type Library interface {
-	Init() (gpu.Driver, error)
-	Shutdown() error
-	Devices() ([]gpu.Device, error)
-	SetComputeMode(uuid string, mode gpu.ComputeMode) error
-}
 
 // Supervisor runs the daemons that the agent wants.
 type Supervisor struct {
@@ -48,36 +38,23 @@ type Supervisor struct {
 	daemons map[string]*daemon
 	wanted  Wanted
 	said    string
-	opening sync.Mutex // Only one daemon opens NVML at a time.
+	modes   modes
 	last    Status
 }
 
-// daemon is the daemon of a GPU.
-type daemon struct {
-	state
-
-	uuid    string
-	starts  int
-	problem string
-	command *exec.Cmd
-	ended   chan error // It receives when the process ends.
-}
-
-const (
-	// startingEvery is how often a daemon that has just started is asked.
-	startingEvery = 100 * time.Millisecond
-
-	quitTimeout = 5 * time.Second
-)
+// startingEvery is how often a daemon that has just started is asked.
+const startingEvery = 100 * time.Millisecond
 
 // Run runs daemons until ctx ends. Then it stops them all and restores the GPUs' compute modes.
 func (s *Supervisor) Run(ctx context.Context) error {
 	if s.Every == 0 {
 		s.Every = time.Second
 	}
-	s.daemons = map[string]*daemon{}
-	if err := s.makeOldShm(); err != nil {
-		return err
+	s.daemons, s.modes = map[string]*daemon{}, modes{dir: s.Dir, library: s.Library}
+	if s.ShmMiB == 0 {
+		if err := makeOldShm(OldShmDir(s.Dir)); err != nil {
+			return err
+		}
 	}
 	for {
 		s.look(ctx)
@@ -90,18 +67,6 @@ func (s *Supervisor) Run(ctx context.Context) error {
 		case <-timer.C:
 		}
 	}
-}
-
-// makeOldShm makes the directory for shared memory without a size, which clients of any user write to.
-func (s *Supervisor) makeOldShm() error {
-	if s.ShmMiB > 0 {
-		return nil
-	}
-	dir := OldShmDir(s.Dir)
-	if err := errors.Join(os.MkdirAll(dir, 0o755), os.Chmod(dir, 0o777|os.ModeSticky)); err != nil { //nolint:gosec // See above.
-		return fmt.Errorf("making the directory of MPS: %w", err)
-	}
-	return nil
 }
 
 // pause returns the delay until the next look. It is shorter while a daemon starts, because pods wait for it.
@@ -123,7 +88,7 @@ func (s *Supervisor) look(ctx context.Context) {
 	}
 	for _, w := range s.wanted.GPUs {
 		if s.daemons[w.UUID] == nil && filepath.Base(w.UUID) == w.UUID && w.UUID != "" && w.UUID != "." && w.UUID != ".." {
-			s.daemons[w.UUID] = &daemon{uuid: w.UUID}
+			s.daemons[w.UUID] = &daemon{uuid: w.UUID, control: control{program: s.Program, pipes: PipeDir(s.Dir, w.UUID)}}
 		}
 	}
 	var group sync.WaitGroup
@@ -132,7 +97,7 @@ func (s *Supervisor) look(ctx context.Context) {
 	}
 	group.Wait()
 	maps.DeleteFunc(s.daemons, func(uuid string, _ *daemon) bool { return !s.wanted.Has(uuid) })
-	err = errors.Join(err, s.restoreOthers(), s.write(time.Now()))
+	err = errors.Join(err, s.modes.restoreOthers(s.wanted), s.write(time.Now()))
 	said := ""
 	if err != nil && err.Error() != s.said {
 		log.Error(err, "Not all is well; trying again")
@@ -148,7 +113,7 @@ func (s *Supervisor) step(ctx context.Context, d *daemon, wanted *Limits) {
 	if d.running {
 		select {
 		case err := <-d.ended:
-			s.over(d, fmt.Sprintf("its MPS daemon has ended (%v)", err))
+			d.over(fmt.Sprintf("its MPS daemon has ended (%v)", err))
 			log.Info("The daemon has ended", "status", fmt.Sprint(err))
 		default:
 		}
@@ -159,32 +124,27 @@ func (s *Supervisor) step(ctx context.Context, d *daemon, wanted *Limits) {
 		d.starts++
 		if err := s.start(ctx, d, wanted.MultiUser); err != nil {
 			d.started = time.Now()
-			s.over(d, err.Error())
+			d.over(err.Error())
 		}
 	case kill:
 		log.Info("Ending the daemon, to start it anew", "misses", d.misses)
-		s.kill(ctx, d)
-		s.over(d, "its MPS daemon is started anew")
+		d.kill(ctx)
+		d.over("its MPS daemon is started anew")
 		d.notBefore = time.Now()
 	case stop:
-		s.kill(ctx, d)
+		d.kill(ctx)
 		d.state, d.problem = state{}, ""
 		log.Info("The daemon is not wanted any more")
-		if err := s.unmountShm(d.uuid); err != nil {
+		if err := unmountShm(ShmDir(s.Dir, d.uuid)); err != nil {
 			log.Error(err, "The shared memory of the daemon stays mounted")
 		}
 	case ask:
-		s.ask(ctx, d, *wanted)
+		d.ask(ctx, *wanted)
 	case nothing:
 	}
 	if d.problem != problem && d.problem != "" {
 		log.Info("The daemon is not well", "problem", d.problem)
 	}
-}
-
-// over records that a daemon is not running.
-func (s *Supervisor) over(d *daemon, problem string) {
-	d.state, d.problem, d.command = d.state.ended(time.Now()), problem, nil
 }
 
 // start starts a daemon. It sets the GPU's mode to EXCLUSIVE_PROCESS unless KeepMode is set, so that no process bypasses the daemon.
@@ -194,16 +154,16 @@ func (s *Supervisor) start(ctx context.Context, d *daemon, multiUser bool) error
 		return fmt.Errorf("the driver's program %s is not there (%w): give the pod of the MPS daemons the driver with NVIDIA_DRIVER_CAPABILITIES=compute,utility", Program, err)
 	}
 	home := filepath.Join(s.Dir, d.uuid)
-	for _, dir := range []string{PipeDir(s.Dir, d.uuid), filepath.Join(home, "log")} {
+	for _, dir := range []string{d.control.pipes, filepath.Join(home, "log")} {
 		if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // Clients of all users go through it.
 			return fmt.Errorf("making the directory of an MPS daemon: %w", err)
 		}
 	}
-	if _, err := s.talk(ctx, d.uuid, "get_server_list"); err == nil { // It was left by a supervisor that was killed.
-		_, _ = s.talk(ctx, d.uuid, "quit") // If it stays, the next one does not start and reports why.
+	if _, err := d.control.talk(ctx, "get_server_list"); err == nil { // It was left by a supervisor that was killed.
+		_, _ = d.control.talk(ctx, "quit") // If it stays, the next one does not start and reports why.
 	}
 	if !s.KeepMode {
-		if err := s.exclusive(d.uuid); err != nil {
+		if err := s.modes.exclusive(d.uuid); err != nil {
 			return err
 		}
 	}
@@ -212,7 +172,7 @@ func (s *Supervisor) start(ctx context.Context, d *daemon, multiUser bool) error
 		args = append(args, "-multiuser-server")
 	}
 	command := exec.Command(program, args...) //nolint:gosec,noctx // It outlives ctx, so that it can be told to quit.
-	command.Env = append(os.Environ(), s.environment(d.uuid)...)
+	command.Env = append(os.Environ(), d.control.environment()...)
 	command.Env = append(command.Env, "CUDA_VISIBLE_DEVICES="+d.uuid, "CUDA_MPS_LOG_DIRECTORY="+filepath.Join(home, "log"))
 	command.Stdout, command.Stderr = os.Stdout, os.Stderr
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Its servers end with it.
@@ -233,41 +193,22 @@ func (s *Supervisor) launch(command *exec.Cmd, uuid string) error {
 	if s.ShmMiB == 0 {
 		return command.Start()
 	}
-	if err := s.mountShm(uuid); err != nil {
+	dir := ShmDir(s.Dir, uuid)
+	if err := mountShm(dir, s.ShmMiB); err != nil {
 		return err
 	}
-	return startWithShm(command, ShmDir(s.Dir, uuid))
-}
-
-// kill makes a daemon quit, and kills it with its servers if it does not.
-func (s *Supervisor) kill(ctx context.Context, d *daemon) {
-	if d.command == nil {
-		return
-	}
-	if d.answers {
-		_, _ = s.talk(ctx, d.uuid, "quit") // What follows does not depend on it.
-	}
-	quit := quitTimeout
-	if !d.answers {
-		quit = 0
-	}
-	select {
-	case <-d.ended: //nolint:errcheck // That it ended is all that matters.
-	case <-time.After(quit):
-	}
-	_ = syscall.Kill(-d.command.Process.Pid, syscall.SIGKILL) // Servers may remain even if the daemon does not.
-	d.command = nil
+	return startWithShm(command, dir)
 }
 
 func (s *Supervisor) stopAll(ctx context.Context) {
 	var group sync.WaitGroup
 	for _, d := range s.daemons {
-		group.Go(func() { s.kill(ctx, d) })
+		group.Go(func() { d.kill(ctx) })
 	}
 	group.Wait()
 	s.daemons, s.wanted = map[string]*daemon{}, Wanted{}
 	log := logr.FromContextOrDiscard(ctx)
-	if err := errors.Join(s.restoreOthers(), s.write(time.Now())); err != nil {
+	if err := errors.Join(s.modes.restoreOthers(s.wanted), s.write(time.Now())); err != nil {
 		log.Error(err, "A GPU keeps the compute mode EXCLUSIVE_PROCESS")
 	}
 }
