@@ -2,12 +2,27 @@ package rollout
 
 import (
 	"fmt"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/plain"
+)
+
+const (
+	// launchLimit is how long a canary's NodeClaim may wait for its machine. It is as short as for other NodeClaims, because Karpenter waits for it.
+	launchLimit = time.Minute
+	// launchErrorLimit is how long a NodeClaim that reports a launch error may wait.
+	launchErrorLimit = 15 * time.Second
+	// classLimit is how long the canary's node class may take to become ready.
+	classLimit = 2 * time.Minute
+	// unwellLimit is how long a canary node may be unhealthy during the soak. An agent restarts in less time.
+	unwellLimit = 2 * time.Minute
+
+	firstBackoff = time.Minute
+	maxBackoff   = time.Hour
 )
 
 // watch follows the canary node: its node class, its NodeClaim, its replicas, its check and its soak.

@@ -6,25 +6,10 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-)
-
-const (
-	// launchLimit is how long a canary's NodeClaim may wait for its machine. It is as short as for other NodeClaims, because Karpenter waits for it.
-	launchLimit = time.Minute
-	// launchErrorLimit is how long a NodeClaim that reports a launch error may wait.
-	launchErrorLimit = 15 * time.Second
-	// classLimit is how long the canary's node class may take to become ready.
-	classLimit = 2 * time.Minute
-	// unwellLimit is how long a canary node may be unhealthy during the soak. An agent restarts in less time.
-	unwellLimit = 2 * time.Minute
-
-	firstBackoff = time.Minute
-	maxBackoff   = time.Hour
 )
 
 // target returns the image that should run, or nil if there is none or it must not be used.
@@ -193,5 +178,3 @@ func (d *decision) promote() {
 		d.record(false, "Promoted", fmt.Sprintf("%s is pinned to %s", d.className(), image.Release))
 	}
 }
-
-func timestamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -1,21 +1,6 @@
 package rollout
 
-import (
-	"fmt"
-	"slices"
-
-	"karve.sh/karve/pkg/apis/v1alpha1"
-)
-
-// missing returns the ID of an image of the release that no longer exists, or "" if all exist.
-func (d *decision) missing(image *v1alpha1.GPUImage) string {
-	for _, id := range image.IDs() {
-		if slices.Contains(d.seen.Missing, id) {
-			return id
-		}
-	}
-	return ""
-}
+import "fmt"
 
 // markImageMissing records that the pinned image no longer exists. Karpenter cannot launch machines with the node class then.
 func (d *decision) markImageMissing() {

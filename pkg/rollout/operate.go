@@ -82,8 +82,6 @@ func formerImage(r *v1alpha1.GPUImageRollout) *v1alpha1.GPUImage {
 	return d.lastGood()
 }
 
-func isPaused(r *v1alpha1.GPUImageRollout) bool { return r.Spec.Promotion == v1alpha1.PromotionPaused }
-
 // canChange returns an error if the controller would not change the image now, whatever the spec is.
 func canChange(r *v1alpha1.GPUImageRollout) error {
 	switch {
