@@ -55,3 +55,15 @@ COMPUTE is the part of the GPU's throughput that each pod has. REQUESTS is the 9
 of work, or the part of the requests that it answers if they queue up.
 `, b.Product)
 }
+
+// tableText returns a table, what its measured columns mean, and a note, which may be "".
+func tableText(t *table.Table, measured *Busy, note string) string {
+	text := t.String()
+	if measured != nil {
+		text += measured.legend()
+	}
+	if note != "" {
+		text += "\n" + note + "\n"
+	}
+	return text
+}

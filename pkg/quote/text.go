@@ -1,19 +1,14 @@
 package quote
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-
-	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/planner"
-	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/table"
 	"karve.sh/karve/pkg/words"
 )
@@ -247,72 +242,4 @@ func (q *Quote) refusals(title string, refused []Unplaced) table.Table {
 		t.Add(q.workloads(pods[w]), string(w.reason), w.message)
 	}
 	return t
-}
-
-func workloadOf(p *corev1.Pod) string {
-	_, name := facts.OwnerOf(p)
-	return p.Namespace + "/" + name
-}
-
-// maxWorkloads is the number of workloads that a line names.
-const maxWorkloads = 4
-
-// workloads returns the names of the workloads of the pods, those with the most pods first, with the number of pods if it is more than one.
-func (q *Quote) workloads(pods []string) string {
-	counts := map[string]int{}
-	for _, name := range pods {
-		counts[q.pods[name].workload]++
-	}
-	var names []string
-	for name := range counts {
-		names = append(names, name)
-	}
-	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b)) })
-	for i, name := range names {
-		if counts[name] > 1 {
-			names[i] += fmt.Sprintf(" (%d)", counts[name])
-		}
-	}
-	return words.Named(names, maxWorkloads)
-}
-
-// Text returns the sweep as text.
-func (s *Sweep) Text() string {
-	var priced []*Prices
-	for i := range s.Rows {
-		priced = append(priced, &s.Rows[i].Prices)
-	}
-	prices := columnsOf(priced)
-	t := table.Table{Columns: []table.Column{{Title: "REPLICAS PER GPU", Right: true}, {Title: "MACHINES", Right: true}}}
-	t.Columns = slices.Concat(t.Columns, prices.columns(), busyColumns, []table.Column{{}})
-	var measured *Busy
-	for _, row := range s.Rows {
-		var notes []string
-		if row.Replicas == s.Cheapest {
-			notes = append(notes, "cheapest")
-		}
-		if row.Unplaced > 0 {
-			notes = append(notes, words.Count(row.Unplaced, "pod")+" without a place")
-		}
-		cells := []string{strconv.Itoa(int(row.Replicas)), strconv.Itoa(row.Machines)}
-		t.Add(slices.Concat(cells, prices.cells(&row.Prices), row.Busy.cells(), []string{strings.Join(notes, ", ")})...)
-		measured = cmp.Or(measured, row.Busy)
-	}
-	note := prices.note()
-	if !s.statesMemory {
-		note = strings.TrimPrefix(note+"\n", "\n") + fmt.Sprintf("No pod states how much GPU memory it needs (annotation %s), so memory does not limit how many share a GPU.", v1alpha1.GPUMemoryAnnotation)
-	}
-	return tableText(&t, measured, note)
-}
-
-// tableText returns a table, what its measured columns mean, and a note, which may be "".
-func tableText(t *table.Table, measured *Busy, note string) string {
-	text := t.String()
-	if measured != nil {
-		text += measured.legend()
-	}
-	if note != "" {
-		text += "\n" + note + "\n"
-	}
-	return text
 }
