@@ -46,18 +46,18 @@ func tooManyClaims(pod *corev1.Pod) string {
 	return ""
 }
 
-// countClaim counts the requests of a claim. It returns why Karve does not plan for it, or "" if it does.
-func (b *budget) countClaim(f *podClaim) string {
+// countClaim counts the requests of a claim. name is its name for messages. It returns why Karve does not plan for it, or "" if it does.
+func (b *budget) countClaim(name string, spec *resourcev1.ResourceClaimSpec) string {
 	named := 0
-	for i := range f.spec.Devices.Constraints {
-		named += len(f.spec.Devices.Constraints[i].Requests)
+	for i := range spec.Devices.Constraints {
+		named += len(spec.Devices.Constraints[i].Requests)
 	}
-	b.requests += requestsIn(f.spec)
+	b.requests += requestsIn(spec)
 	switch {
 	case b.requests > maxRequests:
-		return fmt.Sprintf("%s brings the requests of the pod above %d, and Karve does not plan for more: use requests with a count", f.name, maxRequests)
-	case len(f.spec.Devices.Constraints) > maxConstraints || named > maxConstrained:
-		return fmt.Sprintf("%s has more than %d constraints, or constraints for more than %d requests in total, for which Karve does not plan: remove some", f.name, maxConstraints, maxConstrained)
+		return fmt.Sprintf("%s brings the requests of the pod above %d, and Karve does not plan for more: use requests with a count", name, maxRequests)
+	case len(spec.Devices.Constraints) > maxConstraints || named > maxConstrained:
+		return fmt.Sprintf("%s has more than %d constraints, or constraints for more than %d requests in total, for which Karve does not plan: remove some", name, maxConstraints, maxConstrained)
 	}
 	return ""
 }
@@ -75,25 +75,6 @@ func (b *budget) countSelector(from, expression string) string {
 		return fmt.Sprintf("%s brings the selectors of the pod above %d bytes, counted for each request, and Karve does not evaluate more: shorten them, or use a request with a count", from, selectorsBytes)
 	}
 	return ""
-}
-
-// readConfig adds the parameters for a driver to ask, if a config has any. It returns the problem with them, or "" if there is none.
-// class reports whether it is that of a DeviceClass.
-func (b *budget) readConfig(d *driver, c resourcev1.DeviceConfiguration, named, class bool, ask *Ask) string {
-	if c.Opaque == nil || c.Opaque.Driver != d.name {
-		return ""
-	}
-	if !class {
-		b.configs++
-	}
-	switch raw := c.Opaque.Parameters.Raw; {
-	case len(raw) > configBytes:
-		return fmt.Sprintf("more than %d bytes, which Karve does not read: shorten it", configBytes)
-	case b.configs > maxConfigs:
-		return fmt.Sprintf("more than %d configs in the claims of the pod, which Karve does not read: remove some", maxConfigs)
-	default:
-		return d.config(raw, named, ask)
-	}
 }
 
 // Work returns the work of evaluating a selector for a plan, as the number of terms of pod affinity that take about as long.
