@@ -2,6 +2,7 @@ package dra_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -485,7 +486,10 @@ func TestUnreadableSpecsKeepOtherClaims(t *testing.T) {
 	if r := w.prepare(half); r.GetError() != "" {
 		t.Error(r.GetError())
 	}
-	if driver, err := dra.New(w.config); strings.Contains(fmt.Sprint(err), file(half.GetUid())) || len(driver.Claims()) != 2 {
+	if err := errors.Join(os.Remove(file("x")), os.Remove(file("-x"))); err != nil {
+		t.Fatal(err)
+	}
+	if driver, err := dra.New(w.config); err != nil || len(driver.Claims()) != 2 {
 		t.Errorf("a spec was not made again: %v, %v", driver.Claims(), err)
 	}
 }
