@@ -14,7 +14,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
-	"k8s.io/utils/clock"
 )
 
 // Unix is a Network of Unix sockets.
@@ -76,13 +75,13 @@ func (Unix) Created(ctx context.Context, path string) <-chan struct{} {
 	out := make(chan struct{}, 1)
 	last := socketIdentity(path)
 	go func() {
-		ticker := clock.RealClock{}.NewTicker(poll)
+		ticker := time.NewTicker(poll)
 		defer ticker.Stop()
 		for {
 			select {
 			case <-ctx.Done():
 				return
-			case <-ticker.C():
+			case <-ticker.C:
 			}
 			if now := socketIdentity(path); now != last {
 				if last = now; now != (socketID{}) {
