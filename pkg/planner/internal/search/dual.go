@@ -80,7 +80,7 @@ func (h *dual) ownCopies(of *primal) {
 // improveBound spends a slice on each method to raise the bound, and reports whether branches contributed.
 func (h *dual) improveBound(slice int64) bool {
 	if h.state.few() {
-		// The first branch is the set of all plans. It is bounded as in a proof.
+		// The first branch is the set of all plans. Its bound is the one with which a proof begins.
 		h.renew()
 	} else {
 		h.prove(slice)
